@@ -1,0 +1,126 @@
+"""p(y|x) from the model's probabilities, calibrated on the labelled source and cross-fitted.
+
+Vector scaling, p proportional to exp(a_y log p_y + b_y), for up to MANY classes, one common
+temperature beyond. Parameters are pulled to the identity by one pseudo-observation, so little data
+means little change.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sees_torch.data import Source, Target
+from sees_torch.data.counting import group_rows
+
+MANY = 10
+FOLDS = 5
+FLOOR = 1e-6
+"""Probabilities are floored here before their logarithm is taken."""
+
+
+def calibrate(source: Source, target: Target) -> tuple[Source, Target]:
+    """Both samples with a calibrated posterior; predictions and metrics keep the model's own.
+
+    Source rows are calibrated by models that were fitted without them, target rows by the mean of
+    those models.
+    """
+    share = fold_shares(source)
+    models = _fit(source, share)
+    per_fold = _apply(models, source.proba)
+    own = torch.einsum("nk,knl->nl", share, per_fold)
+    return (
+        source.with_posterior(own),
+        target.with_posterior(_apply(models, target.proba).mean(dim=0)),
+    )
+
+
+def fold_shares(source: Source) -> Tensor:
+    """(n, K) share of every row's mass in each fold; K = 1 when there are too few rows to split.
+
+    Rows are put in an order that depends on their probabilities only and dealt out in turn, a row
+    of multiplicity c like c equal rows. So folds are balanced in the score, and neither the order
+    of rows, their merging nor the order of classes changes them.
+    """
+    if float(source.total) < 10 * FOLDS:
+        return torch.ones(len(source), 1, dtype=torch.float64, device=source.count.device)
+    own = source.proba.gather(1, source.labels[:, None]).squeeze(1)
+    order = source.proba.square().sum(dim=1).argsort(stable=True)
+    order = order[own[order].argsort(stable=True)]
+    end = source.count[order].cumsum(0)
+    fold = torch.arange(FOLDS, dtype=end.dtype, device=end.device)
+
+    def dealt(upto: Tensor) -> Tensor:
+        return (upto // FOLDS)[:, None] + (upto[:, None] % FOLDS - fold).clamp(0.0, 1.0)
+
+    received = torch.zeros_like(own)[:, None].expand(-1, FOLDS).clone()
+    received[order] = dealt(end) - dealt(end - source.count[order])
+    groups = group_rows(
+        source.labels[:, None], [len(source.classes)], list(source.proba.unbind(dim=1))
+    )
+    together = groups.sum(received)
+    share = together / together.sum(dim=1, keepdim=True).clamp_min(1e-300)
+    return share[groups.of_row]
+
+
+def _design(proba: Tensor) -> Tensor:
+    """(n, L, I) inputs of every class's score."""
+    logs = proba.clamp_min(FLOOR).log()
+    if proba.shape[1] > MANY:
+        return logs[..., None]
+    return torch.stack([logs, torch.ones_like(logs)], dim=-1)
+
+
+def _scores(design: Tensor, models: Tensor) -> Tensor:
+    return torch.einsum("nli,kli->knl", design, models)
+
+
+def _apply(models: Tensor, proba: Tensor) -> Tensor:
+    """(K, n, L) probabilities under each of the K models, (K, L, I)."""
+    return _scores(_design(proba), models).softmax(dim=-1)
+
+
+def _fit(source: Source, share: Tensor, *, steps: int = 50) -> Tensor:
+    """(K, L, I) parameters, model k fitted without fold k, by damped Newton steps."""
+    design = _design(source.proba)
+    tied = source.proba.shape[1] > MANY
+    folds, (n_classes, inputs) = share.shape[1], design.shape[1:]
+    kept = 1 - share if folds > 1 else torch.ones_like(share)
+    mass = (source.count[:, None] * kept).T
+    ridge = 1.0 / mass.sum(dim=1, keepdim=True)
+    mass = mass * ridge
+    identity = design.new_zeros(n_classes, inputs)
+    identity[:, 0] = 1.0
+    # Tied parameters are one vector repeated over the classes.
+    free = inputs if tied else n_classes * inputs
+    lift = torch.eye(free, dtype=design.dtype, device=design.device)
+    lift = lift.repeat(n_classes, 1) if tied else lift
+    truth = torch.nn.functional.one_hot(source.labels, n_classes).to(design.dtype)
+    step = design.new_zeros(folds, free)
+
+    def models(step: Tensor) -> Tensor:
+        return identity + (step @ lift.T).reshape(folds, n_classes, inputs)
+
+    def loss(step: Tensor) -> Tensor:
+        logs = _scores(design, models(step)).log_softmax(dim=-1)
+        own = logs.gather(-1, source.labels.expand(folds, -1)[..., None]).squeeze(-1)
+        return -(mass * own).sum(dim=1) + ridge.squeeze(1) / 2 * step.square().sum(dim=1)
+
+    eye = torch.eye(free, dtype=design.dtype, device=design.device)
+    for _ in range(steps):
+        p = _scores(design, models(step)).softmax(dim=-1)
+        slope = torch.einsum("kn,knl,nli->kli", mass, p - truth, design).flatten(1) @ lift
+        slope = slope + ridge * step
+        spread = torch.diag_embed(p) - p[..., :, None] * p[..., None, :]
+        curve = torch.einsum("kn,knlm,nli,nmj->klimj", mass, spread, design, design)
+        curve = lift.T @ curve.reshape(folds, n_classes * inputs, -1) @ lift
+        move = torch.linalg.solve(curve + ridge[..., None] * eye, slope[..., None]).squeeze(-1)
+        length = torch.ones_like(ridge)
+        now = loss(step)
+        for _ in range(10):
+            worse = (loss(step - length * move) > now + 1e-14)[:, None]
+            length = torch.where(worse, length / 2, length)
+        step = torch.where(worse, step, step - length * move)
+        if float((slope * move).sum(dim=1).max()) < 1e-14:
+            break
+    return models(step)

@@ -1,0 +1,195 @@
+"""The `sees` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sees_torch.errors import SchemaError, SeesError
+from sees_torch.matching import Method, SEESc, SEESd
+from sees_torch.report import METHODS, ShiftReport, estimate_shift
+from sees_torch.version import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 done, 2 input refused."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        result: int = options.run(options)
+    except SeesError as error:
+        if options.traceback:
+            raise
+        print(f"sees: {error}", file=sys.stderr)
+        return 2
+    return result
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sees",
+        description="How much did a deployed model's performance change, and which features moved?",
+    )
+    parser.add_argument("--version", action="version", version=f"sees-torch {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+
+    demo = commands.add_parser("demo", help="a churn story with a known answer, and its picture")
+    demo.add_argument("--rows", type=int, default=5000, help="rows of each sample (5000)")
+    demo.add_argument("--seed", type=int, default=0, help="which draw (0)")
+    demo.set_defaults(run=_demo)
+
+    estimate = commands.add_parser("estimate", help="estimate the shift between two files")
+    estimate.add_argument(
+        "--source", required=True, type=Path, help="labelled rows, CSV or Parquet"
+    )
+    estimate.add_argument("--target", required=True, type=Path, help="unlabelled rows")
+    estimate.add_argument("--label", required=True, help="label column of the source")
+    estimate.add_argument(
+        "--proba",
+        required=True,
+        nargs="+",
+        metavar="COLUMN",
+        help="probability columns of both files: one per class, or one for the second class",
+    )
+    estimate.add_argument(
+        "--classes", nargs="+", metavar="CLASS", help="classes in the order of --proba"
+    )
+    estimate.add_argument(
+        "--drop", nargs="+", default=[], metavar="COLUMN", help="columns to ignore"
+    )
+    estimate.add_argument(
+        "--method", default="auto", choices=["auto", *METHODS], help="how to match (auto)"
+    )
+    estimate.add_argument("--sparsity", type=int, help="shifted features, for sees-d and sees-c")
+    estimate.add_argument("--eta", type=float, help="penalty, for sees-c")
+    estimate.add_argument(
+        "--metric", nargs="+", default=["accuracy"], help="metrics, the headline first (accuracy)"
+    )
+    estimate.add_argument("--estimator", default="auto", help="gap estimator (auto)")
+    estimate.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
+    estimate.set_defaults(run=_estimate)
+
+    for command in (demo, estimate):
+        command.add_argument(
+            "--plot", type=Path, metavar="FILE", help="write a picture (.png, .pdf)"
+        )
+        command.add_argument("--force", action="store_true", help="overwrite existing files")
+        command.add_argument("--traceback", action="store_true", help="show errors in full")
+    return parser
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from sees_torch.demo import churn_pair
+
+    picture = options.plot or Path("sees_demo.png")
+    _refuse_overwriting([picture], options.force)
+    if options.rows < 100:
+        raise SeesError(f"--rows must be at least 100, got {options.rows}.")
+    pair = churn_pair(options.rows, options.rows, options.seed)
+    report = estimate_shift(**pair.inputs())
+    print(report)
+    print()
+    print("what really happened (the estimate saw no target label):")
+    print(f"  shifted features: {', '.join(pair.features)}")
+    print(
+        f"  gap: {100 * pair.population_gap:+.1f} points in the population, "
+        f"{100 * pair.realised_gap:+.1f} in these rows"
+    )
+    share = (pair.target_labels == "yes").mean()
+    print(f"  churn in the target: {share:.1%}")
+    report.plot().savefig(picture, dpi=150)
+    print(f"\npicture: {picture}")
+    return 0
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    outputs = [path for path in (options.plot, options.json) if path is not None]
+    _refuse_overwriting(outputs, options.force)
+    report = _estimate_files(options)
+    print(report)
+    if options.json is not None:
+        options.json.write_text(json.dumps(report.to_dict(), indent=2, default=str) + "\n")
+    if options.plot is not None:
+        report.plot().savefig(options.plot, dpi=150)
+    return 0
+
+
+def _estimate_files(options: argparse.Namespace) -> ShiftReport:
+    source, target = _read(options.source), _read(options.target)
+    label, proba = options.label, list(options.proba)
+    _require_columns(source, [label, *proba, *options.drop], options.source)
+    _require_columns(target, proba, options.target)
+    if label in target.columns:
+        print(f"sees: ignoring the label column {label!r} of {options.target}", file=sys.stderr)
+    labels = source[label]
+    classes = None
+    if options.classes is not None:
+        classes = _typed_classes(options.classes, labels)
+    aside = [label, *proba, *options.drop]
+    single = len(proba) == 1
+    return estimate_shift(
+        source.drop(columns=aside),
+        labels,
+        target.drop(columns=aside, errors="ignore"),
+        source_proba=source[proba[0]] if single else source[proba].to_numpy(),
+        target_proba=target[proba[0]] if single else target[proba].to_numpy(),
+        method=_configured(options),
+        metric=options.metric,
+        estimator=options.estimator,
+        classes=classes,
+    )
+
+
+def _configured(options: argparse.Namespace) -> str | Method:
+    given = {"sparsity": options.sparsity, "eta": options.eta}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return str(options.method)
+    name = "sees-d" if options.method == "auto" else options.method
+    takes = {"sees-d": {"sparsity"}, "sees-c": {"sparsity", "eta"}}.get(name, set())
+    surplus = sorted(set(given) - takes)
+    if surplus:
+        raise SeesError(f"method {name} has no {' and no '.join(surplus)}.")
+    return SEESd(**given) if name == "sees-d" else SEESc(**given)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    if not path.exists():
+        raise SeesError(f"there is no file {path}.")
+    try:
+        if path.suffix in (".parquet", ".pq"):
+            return pd.read_parquet(path)
+        return pd.read_csv(path)
+    except ImportError:
+        raise SeesError("Parquet needs pyarrow: install sees-torch[cli].") from None
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError, OSError) as error:
+        raise SeesError(f"{path} cannot be read as a table: {error}") from None
+
+
+def _require_columns(frame: pd.DataFrame, columns: list[str], path: Path) -> None:
+    absent = [column for column in columns if column not in frame.columns]
+    if absent:
+        raise SchemaError(f"{path} has no column {absent[0]!r}; it has {list(frame.columns)}.")
+
+
+def _typed_classes(given: list[str], labels: pd.Series) -> list[Any]:
+    """Classes from the command line in the type that the label column has."""
+    by_text = {str(value): value for value in labels.unique().tolist()}
+    return [by_text.get(text, text) for text in given]
+
+
+def _refuse_overwriting(paths: list[Path], force: bool) -> None:
+    for path in paths:
+        if path.exists() and not force:
+            raise SeesError(f"{path} exists: choose another name, or add --force to overwrite it.")
+        if not path.parent.is_dir():
+            raise SeesError(f"there is no folder {path.parent} to write {path.name} into.")

@@ -1,0 +1,105 @@
+"""Rows that agree carry the same information: count them once.
+
+These functions have data-dependent shapes, so they stay at the edge of the library; everything
+after them works on tensors of known shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_LIMIT = 2**62
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which rows are equal.
+
+    Attributes:
+        of_row: (n,) the group of every row.
+        first: (U,) the first row of every group.
+    """
+
+    of_row: Tensor
+    first: Tensor
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def sum(self, per_row: Tensor) -> Tensor:
+        """Sums of a (n, ...) tensor over the rows of each group, (U, ...)."""
+        total = per_row.new_zeros((len(self), *per_row.shape[1:]))
+        return total.index_add(0, self.of_row, per_row)
+
+
+def group_rows(codes: Tensor, sizes: Sequence[int], others: Sequence[Tensor] = ()) -> Groups:
+    """Groups of rows that agree in every code and in every column of `others`.
+
+    Args:
+        codes: (n, d) int64, column j in 0 .. sizes[j] - 1.
+        sizes: number of codes of each column.
+        others: (n,) tensors of any dtype, compared exactly.
+    """
+    key = torch.zeros(len(codes), dtype=torch.int64, device=codes.device)
+    radix = 1
+    for column, size in zip(codes.T, sizes, strict=True):
+        if radix * size >= _LIMIT:
+            # Mixed radix would overflow: replace the key by its rank, at most n values.
+            distinct, key = torch.unique(key, return_inverse=True)
+            radix = len(distinct)
+        key = key * size + column
+        radix *= size
+    for other in others:
+        levels, column = torch.unique(other, return_inverse=True)
+        if radix * len(levels) >= _LIMIT:
+            distinct, key = torch.unique(key, return_inverse=True)
+            radix = len(distinct)
+        key = key * len(levels) + column
+        radix *= len(levels)
+    return group_keys(key)
+
+
+def group_keys(key: Tensor) -> Groups:
+    """Groups of equal int64 keys, in the order of the keys."""
+    distinct, of_row = torch.unique(key, return_inverse=True)
+    rows = torch.arange(len(key), device=key.device)
+    first = torch.full((len(distinct),), len(key), device=key.device)
+    return Groups(of_row, first.scatter_reduce(0, of_row, rows, "amin"))
+
+
+def content_hash(*columns: Tensor) -> Tensor:
+    """A pseudo-random int64 for every row that depends on its content only.
+
+    Row order, column order and batching do not change it, so folds and random subsets drawn
+    from it keep estimates invariant to all three.
+
+    Args:
+        columns: (n, k) tensors of any dtype.
+    """
+    total = torch.zeros(len(columns[0]), dtype=torch.int64, device=columns[0].device)
+    for block in columns:
+        bits = block.to(torch.float64).contiguous().view(torch.int64)
+        total = total + _mix(bits).sum(dim=1)
+    return _mix(total)
+
+
+def content_folds(folds: int, *columns: Tensor) -> Tensor:
+    """(n,) fold of every row, a function of its content only."""
+    return content_hash(*columns) % folds
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """The finaliser of splitmix64 on int64 with wrap-around."""
+    bits = bits + -7046029254386353131
+    bits = (bits ^ _shift(bits, 30)) * -4658895280553007687
+    bits = (bits ^ _shift(bits, 27)) * -7723592293110705685
+    return bits ^ _shift(bits, 31)
+
+
+def _shift(bits: Tensor, by: int) -> Tensor:
+    """Logical right shift: int64 has only the arithmetic one."""
+    return (bits >> by) & ((1 << (64 - by)) - 1)

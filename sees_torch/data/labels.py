@@ -1,0 +1,126 @@
+"""Labels of any hashable kind as positions in an explicit order of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sees_torch.errors import SchemaError, ShapeError, SupportError
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A label column: its distinct values, and which of them every row has."""
+
+    values: tuple[Any, ...]
+    of_row: Tensor
+
+    def __len__(self) -> int:
+        return len(self.of_row)
+
+    def positions(self, classes: Sequence[Any], what: str = "labels") -> Tensor:
+        """(n,) int64 positions in `classes`; a label that is not among them is refused."""
+        place = {value: position for position, value in enumerate(classes)}
+        strangers = [repr(value) for value in self.values if value not in place]
+        if strangers:
+            raise SchemaError(
+                f"{what} holds {', '.join(strangers[:5])}, not among the classes {list(classes)}. "
+                "Give `classes` with every class, in the order of the probability columns."
+            )
+        table = torch.tensor([place[value] for value in self.values], dtype=torch.int64)
+        return table.to(self.of_row.device)[self.of_row]
+
+
+def read_labels(labels: Any, what: str = "labels") -> Labels:
+    """A label column of any accepted type; missing entries are refused."""
+    if isinstance(labels, Tensor):
+        column = _as_column(labels.detach(), what)
+        distinct, of_row = torch.unique(column, return_inverse=True)
+        values = tuple(distinct.tolist())
+    else:
+        array = labels.to_numpy() if hasattr(labels, "to_numpy") else np.asarray(labels)
+        column = _as_column(array, what)
+        if column.dtype.kind in "fiub":
+            uniques, inverse = np.unique(column, return_inverse=True)
+            values = tuple(uniques.tolist())
+        else:
+            import pandas as pd
+
+            try:
+                inverse, uniques = pd.factorize(column.astype(object), use_na_sentinel=False)
+            except TypeError as error:
+                raise SchemaError(f"{what} must be hashable: {error}.") from None
+            values = tuple(None if pd.isna(value) else value for value in uniques)
+        of_row = torch.from_numpy(np.asarray(inverse, dtype=np.int64))
+    if not len(of_row):
+        raise SupportError(f"{what} is empty: at least one labelled source row is needed.")
+    missing = [place for place, value in enumerate(values) if value is None or value != value]
+    if missing:
+        absent = int(torch.isin(of_row, torch.tensor(missing, device=of_row.device)).sum())
+        raise SchemaError(
+            f"{what} has {absent} missing entries. Drop those rows, the source must be labelled."
+        )
+    return Labels(values, of_row)
+
+
+def _as_column(array: Any, what: str) -> Any:
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ShapeError(
+            f"{what} must be one class per row, shape (n,); got shape {tuple(array.shape)}. "
+            "Turn one-hot labels into class names or numbers first."
+        )
+    return array
+
+
+def resolve_classes(
+    labels: Labels,
+    columns: int,
+    classes: Sequence[Any] | None,
+    column_names: Sequence[Any] | None,
+) -> tuple[Any, ...]:
+    """The order of the probability columns.
+
+    Given by `classes`, else by the names of the probability columns, else by the sorted labels
+    when there are exactly as many of them as columns. Anything else is ambiguous and refused.
+    """
+    if classes is not None:
+        order = tuple(v.item() if isinstance(v, np.generic) else v for v in classes)
+        if len(set(order)) != len(order) or len(order) < 2:
+            raise SchemaError(f"classes must be two or more different values, got {list(order)}.")
+    elif column_names is not None and set(labels.values) <= set(column_names):
+        order = tuple(column_names)
+    elif column_names is not None:
+        raise SchemaError(
+            f"the probability columns {list(column_names)} do not name the classes "
+            f"{list(labels.values)}. Rename them, or give `classes` in their order."
+        )
+    else:
+        order = _sorted(labels.values)
+    if len(labels.values) < 2:
+        raise SupportError(
+            f"labels holds a single class, {labels.values[0]!r}: the labelled source must show at "
+            "least two, or nothing can be said about the others."
+        )
+    if len(order) != columns:
+        raise ShapeError(
+            f"there are {columns} probability columns but {len(order)} classes {list(order)}. "
+            "Give `classes` with one entry per probability column, in their order."
+        )
+    return order
+
+
+def _sorted(values: Sequence[Any]) -> tuple[Any, ...]:
+    try:
+        return tuple(sorted(values))
+    except TypeError:
+        raise SchemaError(
+            f"labels mixes types that have no order ({sorted({type(v).__name__ for v in values})})."
+            " Give `classes` in the order of the probability columns."
+        ) from None

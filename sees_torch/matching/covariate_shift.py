@@ -1,0 +1,167 @@
+"""Covariate shift: p(y|x) is the same in both samples and only p(x) moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sees_torch.data import Rows, Source, Target
+from sees_torch.data.counting import content_folds, content_hash, group_rows
+from sees_torch.errors import SeesError
+from sees_torch.matching.match import Match
+from sees_torch.solvers.logistic import ridge_logistic
+from sees_torch.solvers.proximal import GroupSimplex
+from sees_torch.solvers.proximal_gradient import group_likelihood
+from sees_torch.statistics.basis import FeatureBasis, GaussianBasis, gaussian
+from sees_torch.weights import BasisWeights, OddsWeights
+
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class KLIEP:
+    """Kullback-Leibler importance estimation: w(x) a mixture of Gaussian kernels at target rows.
+
+    Maximises E_t[log w(x)] with E_s[w(x)] = 1. The kernel width is the one with the largest
+    held-out target likelihood among multiples of the median distance between kernel centres.
+
+    Args:
+        centres: at most so many target rows serve as kernel centres.
+        widths: candidate widths, as multiples of the median distance.
+        max_steps: of the solver.
+    """
+
+    centres: int = 100
+    widths: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+    max_steps: int = 2500
+
+    def __post_init__(self) -> None:
+        if self.centres < 1 or not self.widths or min(self.widths) <= 0:
+            raise SeesError("KLIEP needs at least one centre and positive widths.")
+
+    @property
+    def name(self) -> str:
+        return "kliep"
+
+    def match(self, source: Source, target: Target) -> Match:
+        basis = FeatureBasis(source)
+        rows, mass, fold = _distinct_features(target)
+        points, on_source = basis(rows), basis(source.rows)
+        chosen = content_hash(rows.codes, rows.values).argsort()[: self.centres]
+        centres = points[chosen]
+        to_target = torch.cdist(points, centres).square()
+        to_source = torch.cdist(on_source, centres).square()
+        between = torch.cdist(centres, centres)
+        apart = between[between > 0]
+        unit = apart.median() if len(apart) else points.new_ones(())
+        widths = unit * torch.tensor(self.widths, dtype=points.dtype, device=points.device)
+        held_out = torch.stack(
+            [self._held_out(to_target, to_source, source, mass, fold, w) for w in widths]
+        )
+        width = widths[held_out.argmax()]
+        kernel = gaussian(to_target, width)
+        weight = source.mean(gaussian(to_source, width))
+        coefficient, residual = self._solve(kernel, weight, mass[None])
+        labels = len(source.classes)
+        function = BasisWeights(
+            source.schema,
+            source.classes,
+            GaussianBasis(basis, centres, float(width)),
+            coefficient[0][:, None].expand(-1, labels).clone(),
+            coefficient.new_zeros(labels),
+        )
+        return Match(self.name, function, residual=float(residual.max()))
+
+    def _held_out(
+        self,
+        to_target: Tensor,
+        to_source: Tensor,
+        source: Source,
+        mass: Tensor,
+        fold: Tensor,
+        width: Tensor,
+    ) -> Tensor:
+        """Mean log weight of target rows under the model that was fitted without their fold."""
+        kernel = gaussian(to_target, width)
+        weight = source.mean(gaussian(to_source, width))
+        inside = torch.stack([torch.where(fold == k, 0.0, mass) for k in range(FOLDS)])
+        kept = inside.sum(dim=1, keepdim=True)
+        if not bool((kept > 0).all()):
+            return mass.new_zeros(())
+        coefficient, _ = self._solve(kernel, weight, inside / kept)
+        ratio = (coefficient @ kernel.T).gather(0, fold[None]).squeeze(0)
+        return (mass * ratio.clamp_min(1e-30).log()).sum()
+
+    def _solve(self, kernel: Tensor, weight: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, centres) coefficients for a batch of row masses."""
+        usable = weight > 1e-12 * weight.max()
+        simplex = GroupSimplex(
+            weight[usable][None], torch.full_like(weight[usable], -1, dtype=torch.int64), 0
+        )
+        # A kernel so narrow that it vanishes between rows would leave rows without any weight.
+        solution = group_likelihood(
+            kernel[:, usable] + 1e-30,
+            mass,
+            simplex,
+            mass.new_zeros(len(mass), 1),
+            tolerance=1e-6,
+            max_steps=self.max_steps,
+        )
+        coefficient = kernel.new_zeros(len(mass), len(weight))
+        coefficient[:, usable] = solution.value
+        return coefficient, solution.residual
+
+
+@dataclass(frozen=True)
+class DLU:
+    """Discriminative learning on the union: odds of a target-against-source classifier.
+
+    A ridge logistic regression on the basis of the features, cross-fitted: a row is weighed by a
+    model that has not seen it.
+
+    Args:
+        ridge: penalty on the coefficients, in rows.
+    """
+
+    ridge: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.ridge > 0:
+            raise SeesError(f"ridge must be positive, got {self.ridge!r}.")
+
+    @property
+    def name(self) -> str:
+        return "dlu"
+
+    def match(self, source: Source, target: Target) -> Match:
+        basis = FeatureBasis(source)
+        inputs = torch.cat([basis(source.rows), basis(target.rows)])
+        fold = torch.cat(
+            [content_folds(FOLDS, s.rows.codes, s.rows.values) for s in (source, target)]
+        )
+        is_target = torch.cat([torch.zeros_like(source.count), torch.ones_like(target.count)])
+        # Both samples weigh the same, so that the odds are the density ratio.
+        rows = (source.total + target.total) / 2
+        mass = torch.cat([source.mass, target.mass]) * rows
+        kept = torch.stack([torch.where(fold == k, 0.0, mass) for k in range(FOLDS)])
+        side = torch.stack([(kept * is_target).sum(dim=1), (kept * (1 - is_target)).sum(dim=1)])
+        if not bool((side > 0).all()):
+            kept = mass.expand(FOLDS, -1)  # Too few distinct rows to leave any out.
+            side = torch.stack([(kept * is_target).sum(1), (kept * (1 - is_target)).sum(1)])
+        model = ridge_logistic(inputs, is_target, kept, self.ridge)
+        # Folds hold slightly unequal shares of the two samples: put the prior odds back to one.
+        intercept = model.value[:, -1] - (side[0] / side[1]).log()
+        function = OddsWeights(source.schema, source.classes, basis, model.value[:, :-1], intercept)
+        return Match(
+            self.name, function, residual=float(model.residual.max()), status=model.status()
+        )
+
+
+def _distinct_features(target: Target) -> tuple[Rows, Tensor, Tensor]:
+    """Distinct target rows, their mass, and a fold that depends on their content only."""
+    values = [v for v, c in zip(target.rows.values.T, target.schema.continuous, strict=True) if c]
+    groups = group_rows(target.rows.codes, target.schema.cardinalities, values)
+    rows = target.rows[groups.first]
+    return rows, groups.sum(target.mass), content_folds(FOLDS, rows.codes, rows.values)

@@ -1,0 +1,68 @@
+"""Label shift: p(x|y) is the same in both samples and only p(y) moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sees_torch.data import Source, Target
+from sees_torch.matching.likelihood import distinct_target
+from sees_torch.matching.match import Match
+from sees_torch.matching.sees_d import SEESd
+from sees_torch.solvers.proximal import GroupSimplex
+from sees_torch.solvers.proximal_gradient import group_likelihood
+from sees_torch.weights import ConstantWeights
+
+
+@dataclass(frozen=True)
+class BBSE:
+    """Black box shift estimation: label weights from the confusion matrix.
+
+    Solves  sum_y p_s(f, y) w(y) = p_t(f)  in least squares with w >= 0 and E_s[w] = 1, which is
+    the published C^-1 q wherever that is a distribution. It is SEES-d without features.
+
+    Args:
+        soft: use predicted probabilities instead of predicted classes.
+    """
+
+    soft: bool = False
+
+    @property
+    def name(self) -> str:
+        return "bbse"
+
+    def match(self, source: Source, target: Target) -> Match:
+        found = SEESd(sparsity=0, soft=self.soft).match(source, target)
+        return Match(self.name, found.weight_function, residual=found.residual, status=found.status)
+
+
+@dataclass(frozen=True)
+class MLLS:
+    """Maximum-likelihood label shift: label weights that make the target likeliest.
+
+    Maximises  E_t[ log sum_y p(y|x) w(y) ]  over w >= 0 with E_s[ sum_y p(y|x) w(y) ] = 1, the
+    fixed point of the EM algorithm of Saerens et al.
+    """
+
+    @property
+    def name(self) -> str:
+        return "mlls"
+
+    def match(self, source: Source, target: Target) -> Match:
+        _, posterior, mass = distinct_target(target)
+        moment = source.mean(source.posterior)
+        possible = moment > 0
+        free = torch.full_like(moment[possible], -1, dtype=torch.int64)
+        simplex = GroupSimplex(moment[possible][None], free, 0)
+        solution = group_likelihood(
+            posterior[:, possible], mass[None], simplex, moment.new_zeros(1, 1)
+        )
+        weight = torch.zeros_like(moment)
+        weight[possible] = solution.value[0]
+        return Match(
+            self.name,
+            ConstantWeights(source.schema, source.classes, weight),
+            residual=float(solution.residual[0]),
+            status=solution.status(),
+        )

@@ -1,0 +1,86 @@
+"""What a method finds: a weight function, the features it depends on, and the evidence."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from sees_torch.data import Source, Target
+from sees_torch.errors import ConvergenceWarning, SupportWarning
+from sees_torch.solvers.solution import Status
+from sees_torch.weights import WeightFunction
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Every feature subset that was compared, best first.
+
+    Attributes:
+        subsets: feature positions of each subset.
+        objective: (S,) distance between induced and observed target, same order.
+        ties: answers that fit exactly as well as the first, itself included, as feature
+            positions; more than one means the data cannot tell them apart.
+    """
+
+    subsets: tuple[tuple[int, ...], ...]
+    objective: Tensor
+    ties: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Match:
+    """The result of matching a source to a target.
+
+    Attributes:
+        method: name of the method.
+        weight_function: estimate of p_t(x, y) / p_s(x, y).
+        features: positions of the features that it depends on.
+        residual: optimality residual of the solve, in the solver's units.
+        status: how the solve ended.
+        unseen_mass: share of the target in cells that the source never visits.
+        estimator: the gap estimator that belongs to the method, None for the default.
+        importance: (d,) contribution of every feature, where the method has one.
+        ranking: the comparison of feature subsets, where the method has one.
+    """
+
+    method: str
+    weight_function: WeightFunction
+    features: tuple[int, ...] = ()
+    residual: float = 0.0
+    status: Status = Status.CONVERGED
+    unseen_mass: float = 0.0
+    estimator: str | None = None
+    importance: Tensor | None = None
+    ranking: Ranking | None = None
+
+    def __post_init__(self) -> None:
+        if self.status is not Status.CONVERGED:
+            warnings.warn(
+                f"{self.method} {self.status.value} (residual {self.residual:.1e}).",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        if self.unseen_mass > UNSEEN_WARNING:
+            warnings.warn(
+                f"{self.unseen_mass:.1%} of the target is in cells of the chosen features that the "
+                "source never visits. Nothing is known of the labels there: the estimate assumes "
+                "that they behave as the label's average.",
+                SupportWarning,
+                stacklevel=3,
+            )
+
+
+UNSEEN_WARNING = 0.01
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A configuration that matches samples; two calls on equal input give equal results."""
+
+    @property
+    def name(self) -> str: ...
+
+    def match(self, source: Source, target: Target) -> Match: ...

@@ -1,0 +1,356 @@
+"""The front door: `estimate_shift`, and the report it returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sees_torch.calibration import calibrate as calibrate_samples
+from sees_torch.data import Source, Target
+from sees_torch.data.probabilities import model_classes, predict
+from sees_torch.data.schema import Kind
+from sees_torch.data.tables import Name
+from sees_torch.errors import SeesError
+from sees_torch.gap import ESTIMATORS, Estimator, Gap, RowMetric, estimate_gap
+from sees_torch.matching import (
+    BBSE,
+    CBPE,
+    DLU,
+    KLIEP,
+    MLLS,
+    Match,
+    Method,
+    NoShift,
+    SEESc,
+    SEESd,
+)
+from sees_torch.weights import WeightFunction
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import pandas as pd
+
+METHODS: dict[str, type[Method]] = {
+    "sees-c": SEESc,
+    "sees-d": SEESd,
+    "bbse": BBSE,
+    "mlls": MLLS,
+    "kliep": KLIEP,
+    "dlu": DLU,
+    "cbpe": CBPE,
+    "none": NoShift,
+}
+DEFAULT_METHOD = "sees-d"
+
+
+@dataclass(frozen=True)
+class ShiftReport:
+    """How much performance changed, and which features moved.
+
+    Attributes:
+        gaps: one estimate per metric, the headline first.
+        match: what the method found.
+        weights: (n,) weight of every source row, exactly `weight_function(source, labels)`.
+        target_label_distribution: {class: estimated share of the target}.
+        interval: for the population gap; None until it is asked for.
+        status: "unchecked": no verdict on identifiability was made.
+        diagnostics: named figures about the fit.
+        notes: what was done to unusual input, in words.
+    """
+
+    gaps: tuple[Gap, ...]
+    match: Match
+    weights: Tensor
+    source: Source = field(repr=False)
+    target: Target = field(repr=False)
+    target_label_distribution: dict[Any, float]
+    diagnostics: dict[str, float]
+    notes: tuple[str, ...] = ()
+    interval: tuple[float, float] | None = None
+    status: str = "unchecked"
+
+    @property
+    def gap(self) -> float:
+        """Metric on the target minus metric on the source, for the headline metric."""
+        return float(self.gap_tensor)
+
+    @property
+    def gap_tensor(self) -> Tensor:
+        return self.gaps[0].gap
+
+    @property
+    def source_value(self) -> float:
+        return float(self.gaps[0].source_value)
+
+    @property
+    def target_value(self) -> float:
+        return float(self.gaps[0].target_value)
+
+    @property
+    def metric(self) -> str:
+        return self.gaps[0].metric
+
+    @property
+    def weight_function(self) -> WeightFunction:
+        return self.match.weight_function
+
+    @property
+    def shifted_features(self) -> tuple[Name, ...]:
+        """Names of the shifted features; () means labels only, or nothing."""
+        return tuple(self.source.schema.names[j] for j in self.match.features)
+
+    @property
+    def ties(self) -> tuple[tuple[Name, ...], ...]:
+        """Sets of features that fit exactly as well as the chosen one, itself included."""
+        if self.match.ranking is None:
+            return (self.shifted_features,)
+        names = self.source.schema.names
+        return tuple(tuple(names[j] for j in tied) for tied in self.match.ranking.ties)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the rows, as plain Python values."""
+        return {
+            "method": self.match.method,
+            "status": self.status,
+            "metric": self.metric,
+            "estimator": self.gaps[0].estimator,
+            "gap": self.gap,
+            "interval": self.interval,
+            "source_value": self.source_value,
+            "target_value": self.target_value,
+            "shifted_features": list(self.shifted_features),
+            "ties": [list(tied) for tied in self.ties],
+            "target_label_distribution": dict(self.target_label_distribution),
+            "metrics": {
+                gap.metric: {
+                    "source": float(gap.source_value),
+                    "target": float(gap.target_value),
+                    "gap": float(gap.gap),
+                }
+                for gap in self.gaps
+            },
+            "diagnostics": dict(self.diagnostics),
+            "notes": list(self.notes),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per metric: source, target, gap, and how they were estimated."""
+        import pandas as pd
+
+        rows = [
+            {
+                "metric": gap.metric,
+                "source": float(gap.source_value),
+                "target": float(gap.target_value),
+                "gap": float(gap.gap),
+                "method": self.match.method,
+                "estimator": gap.estimator,
+                "shifted_features": ", ".join(map(str, self.shifted_features)),
+                "status": self.status,
+            }
+            for gap in self.gaps
+        ]
+        return pd.DataFrame(rows).set_index("metric")
+
+    def ranking(self, best: int | None = None) -> pd.DataFrame:
+        """The feature subsets that the method compared, best first, with their objective."""
+        import pandas as pd
+
+        found = self.match.ranking
+        if found is None:
+            raise SeesError(f"{self.match.method} does not rank feature subsets.")
+        names = self.source.schema.names
+        features = [tuple(names[j] for j in subset) for subset in found.subsets[:best]]
+        objective = found.objective[:best].tolist()
+        return pd.DataFrame({"features": features, "objective": objective})
+
+    def plot(self) -> matplotlib.figure.Figure:
+        """Source against target value, and the weights by cell of the shifted features."""
+        from sees_torch.report_plot import plot_report
+
+        return plot_report(self)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def _lines(report: ShiftReport) -> list[str]:
+    rate = report.metric == "accuracy"
+
+    def shown(value: float, sign: str = "") -> str:
+        return f"{100 * value:{sign}.1f} %" if rate else f"{value:{sign}.4g}"
+
+    unit = " points" if rate else ""
+    change = f"{100 * report.gap:+.1f}{unit}" if rate else f"{report.gap:+.4g}"
+    moved = ", ".join(map(str, report.shifted_features)) or "none (labels only, or nothing)"
+    lines = [
+        f"{report.metric}: {shown(report.source_value)} on the source, "
+        f"{shown(report.target_value)} estimated on the target, gap {change}",
+        f"shifted features: {moved}",
+    ]
+    if len(report.ties) > 1:
+        others = "; ".join(", ".join(map(str, tied)) for tied in report.ties[1:])
+        lines.append(f"  fits exactly as well: {others}")
+    for gap in report.gaps[1:]:
+        lines.append(
+            f"{gap.metric}: {float(gap.source_value):.4g} on the source, "
+            f"{float(gap.target_value):.4g} on the target, gap {float(gap.gap):+.4g}"
+        )
+    before = dict(zip(report.source.classes, _label_share(report.source).tolist(), strict=True))
+    lines.append("label shares, source to target:")
+    for label, share in report.target_label_distribution.items():
+        lines.append(f"  {label}: {before[label]:.1%} to {share:.1%}")
+    d = report.diagnostics
+    lines += [
+        f"method {report.match.method}, estimator {report.gaps[0].estimator}, "
+        f"status {report.status}",
+        f"rows: {d['source_rows']:g} source, {d['target_rows']:g} target; effective source rows "
+        f"{d['effective_rows']:.0f}; largest weight {d['largest_weight']:.3g}; "
+        f"target in unseen cells {d['unseen_mass']:.2%}",
+    ]
+    return lines + [f"note: {note}" for note in report.notes]
+
+
+def _label_share(source: Source) -> Tensor:
+    one_hot = torch.nn.functional.one_hot(source.labels, len(source.classes))
+    return source.mean(one_hot.to(torch.float64))
+
+
+def estimate_shift(
+    source: Any,
+    labels: Any,
+    target: Any,
+    model: Any = None,
+    source_proba: Any = None,
+    target_proba: Any = None,
+    method: str | Method = "auto",
+    metric: str | RowMetric | Sequence[str | RowMetric] = "accuracy",
+    estimator: str = "auto",
+    *,
+    classes: Sequence[Any] | None = None,
+    kinds: Mapping[Name, Kind] | None = None,
+    source_weight: Any = None,
+    target_weight: Any = None,
+    calibrate: bool = True,
+    logits: bool = False,
+) -> ShiftReport:
+    """How much a model's performance changed from source to target, and which features moved.
+
+    Args:
+        source: (n, d) DataFrame, ndarray or Tensor: labelled rows, **held out from the model's
+            training**. Rows that the model was trained on make it look better than it is.
+        labels: (n,) source labels: ints, strings, bools or a categorical column.
+        target: (m, d) features of the unlabelled target rows, same columns.
+        model: nn.Module, classifier with predict_proba, or callable on the table; or
+        source_proba, target_proba: its probabilities, (n, L) and (m, L), (n,) for binary, or a
+            DataFrame with a column a class.
+        method: a name ("sees-d", "sees-c", "bbse", "mlls", "kliep", "dlu", "cbpe", "none") or a
+            configured object; "auto" is SEES-d with one shifted feature.
+        metric: name, per-row function (probabilities, labels) -> (n,), or a list of them: the
+            first is the headline.
+        estimator: "ipw" (the paper's), "self-normalised", "plugin", "dr"; "auto" is the method's
+            own, else "dr".
+        classes: order of the probability columns; needed unless the labels sort into it.
+        kinds: {column: "categorical" | "continuous"}, else inferred by the rule of `Schema`.
+        source_weight, target_weight: row multiplicities.
+        calibrate: calibrate p(y|x) on the source, cross-fitted, where a method or estimator uses
+            it; predictions and metrics always use the model's own probabilities.
+        logits: the model returns logits; they are never guessed from their range.
+
+    >>> from sees_torch import make_sparse_joint_shift
+    >>> pair = make_sparse_joint_shift(n=4000, m=4000)
+    >>> report = estimate_shift(**pair.inputs())
+    >>> report.shifted_features
+    ('x0',)
+    """
+    chosen = resolve_method(method)
+    metrics = [metric] if isinstance(metric, str) or callable(metric) else list(metric)
+    if not metrics:
+        raise SeesError("metric is an empty list: name at least one.")
+    if estimator not in ("auto", *ESTIMATORS):
+        raise SeesError(
+            f"unknown estimator {estimator!r}: take 'auto' or one of {', '.join(ESTIMATORS)}."
+        )
+    if model is not None:
+        if source_proba is not None or target_proba is not None:
+            raise SeesError("give either model, or source_proba and target_proba.")
+        source_proba = predict(model, source, "source", logits=logits)
+        target_proba = predict(model, target, "target", logits=logits)
+        classes = classes if classes is not None else model_classes(model)
+    elif source_proba is None or target_proba is None:
+        raise SeesError("give model, or both source_proba and target_proba.")
+    elif logits:
+        raise SeesError("logits=True belongs to model; turn given logits into probabilities.")
+    labelled = Source(
+        source, labels, source_proba, classes=classes, kinds=kinds, weight=source_weight
+    )
+    unlabelled = Target(target, target_proba, labelled, weight=target_weight)
+    if calibrate:
+        labelled, unlabelled = calibrate_samples(labelled, unlabelled)
+    return report_match(
+        labelled, unlabelled, chosen.match(labelled, unlabelled), metrics, estimator
+    )
+
+
+def resolve_method(method: str | Method) -> Method:
+    """The configured method; names take their defaults."""
+    if isinstance(method, str):
+        name = DEFAULT_METHOD if method == "auto" else method
+        if name not in METHODS:
+            raise SeesError(
+                f"unknown method {method!r}: take 'auto' or one of {', '.join(METHODS)}."
+            )
+        return METHODS[name]()
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise SeesError(
+            f"method must be a name or a configured object like SEESd(sparsity=1), got {method!r}."
+        )
+    return method
+
+
+def report_match(
+    source: Source,
+    target: Target,
+    match: Match,
+    metrics: Sequence[str | RowMetric] = ("accuracy",),
+    estimator: str = "auto",
+) -> ShiftReport:
+    """The report on a match: gaps, label distribution and diagnostics."""
+    used: Any = (match.estimator or "dr") if estimator == "auto" else estimator
+    chosen: Estimator = used
+    gaps = tuple(estimate_gap(source, target, match.weight_function, m, chosen) for m in metrics)
+    weights = match.weight_function.of_rows(source.rows, source.labels)
+    share = source.mean(
+        torch.nn.functional.one_hot(source.labels, len(source.classes)) * weights[:, None]
+    )
+    share = share / share.sum().clamp_min(1e-300)
+    total = weights.mul(source.count)
+    squares = weights.square().mul(source.count)
+    diagnostics = {
+        "source_rows": float(source.total),
+        "target_rows": float(target.total),
+        "effective_rows": float(total.sum().square() / squares.sum().clamp_min(1e-300)),
+        "largest_weight": float(weights[source.count > 0].max()),
+        "mean_weight": float(source.mean(weights)),
+        "unseen_mass": match.unseen_mass,
+        "residual": match.residual,
+    }
+    if match.ranking is not None and len(match.ranking.objective) > 1:
+        best, second = match.ranking.objective[:2].tolist()
+        diagnostics["objective"] = best
+        diagnostics["runner_up_objective"] = second if math.isfinite(second) else math.inf
+    return ShiftReport(
+        gaps,
+        match,
+        weights,
+        source,
+        target,
+        dict(zip(source.classes, share.tolist(), strict=True)),
+        diagnostics,
+        target.treatments(),
+    )

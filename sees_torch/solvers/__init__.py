@@ -1,0 +1,1 @@
+"""Optimisation on tensors: knows nothing of samples, subsets or shift."""

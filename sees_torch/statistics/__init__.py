@@ -1,0 +1,1 @@
+"""Summaries of samples: what the solvers see of the data."""

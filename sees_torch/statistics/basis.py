@@ -1,0 +1,130 @@
+"""Basis functions of coded rows: what SEES-c, KLIEP and DLU build weights from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sees_torch.data import Rows, Source
+from sees_torch.errors import SeesError
+
+Form = Literal["paired", "linear", "quadratic"]
+CURVES: dict[str, int] = {"linear": 1, "paired": 2, "quadratic": 3}
+_UNKNOWN, _VALUE = -1, -2
+
+
+class Basis(nn.Module):
+    """K non-negative functions of a row, each owned by one feature.
+
+    To bring your own, subclass it, set `owners` and implement `forward`.
+
+    Attributes:
+        owners: position of the feature that each of the K functions depends on; -1 for one that
+            no single feature owns, which is then never penalised nor selected. Groups of the
+            penalty are disjoint, so a function of two features cannot be owned by both.
+    """
+
+    owners: tuple[int, ...]
+
+    def forward(self, rows: Rows) -> Tensor:
+        """(n, K) float64 values of the functions, all >= 0."""
+        raise TypeError(f"{type(self).__name__} must implement forward(rows) -> (n, K).")
+
+
+class FeatureBasis(Basis):
+    """Indicators of the levels of categorical columns, polynomials of continuous ones.
+
+    A continuous column, scaled to x in [0, 1], gives `linear`: x, the paper's choice, which with
+    non-negative coefficients can only increase; `paired`: x and 1 - x; `quadratic`: x^2,
+    2 x (1 - x) and (1 - x)^2; and an indicator of missing where the source has missing values.
+    Levels that the source does not show have no function of their own: such a row gets the
+    feature's source means, so that it weighs there what the average source row weighs.
+    """
+
+    slot: Tensor
+    start: Tensor
+    curve: Tensor
+    continuous: Tensor
+    owner: Tensor
+    mean: Tensor
+
+    def __init__(self, source: Source, form: str = "paired") -> None:
+        super().__init__()
+        if form not in CURVES:
+            raise SeesError(
+                f"basis takes one of {', '.join(CURVES)}, 'auto' or a Basis; got {form!r}."
+            )
+        self.form = form
+        owners: list[int] = []
+        slots: list[int] = []
+        curves: list[list[int]] = []
+        for j, column in enumerate(source.schema.columns):
+            here = torch.bincount(source.rows.codes[:, j], source.count, minlength=column.codes)
+            numeric = column.kind == "continuous"
+            if numeric:
+                curves.append([len(owners) + k for k in range(CURVES[form])])
+                owners += [j] * CURVES[form]
+            for code, mass in enumerate(here.tolist()):
+                if numeric and code < column.seen_codes:
+                    slots.append(_VALUE)
+                elif mass > 0:
+                    slots.append(len(owners))
+                    owners.append(j)
+                else:
+                    slots.append(_UNKNOWN)
+        self.owners = tuple(owners)
+        sizes = torch.tensor(source.schema.cardinalities)
+        flags = torch.tensor(source.schema.continuous)
+        self.register_buffer("slot", torch.tensor(slots))
+        self.register_buffer("start", sizes.cumsum(0) - sizes)
+        self.register_buffer("continuous", flags.nonzero().squeeze(1))
+        curve = torch.tensor(curves, dtype=torch.int64).reshape(len(curves), CURVES[form])
+        self.register_buffer("curve", curve)
+        self.register_buffer("owner", torch.tensor(owners, dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(len(owners), dtype=torch.float64))
+        self.to(source.rows.codes.device)
+        self.mean = source.mean(self(source.rows))
+
+    def forward(self, rows: Rows) -> Tensor:
+        slot = self.slot[rows.codes + self.start]
+        width = len(self.owner)
+        # Column `width` collects what is no indicator and is cut off again.
+        place = torch.where(slot >= 0, slot, width)
+        values = self.mean.new_zeros(len(slot), width + 1).scatter_(1, place, 1.0)[:, :width]
+        if len(self.continuous):
+            present = (slot[:, self.continuous] == _VALUE).to(values.dtype)
+            curves = self._curves(rows.values[:, self.continuous].to(values.dtype))
+            values[:, self.curve.reshape(-1)] = (curves * present[..., None]).flatten(1)
+        unknown = (slot == _UNKNOWN)[:, self.owner]
+        return torch.where(unknown, self.mean, values)
+
+    def _curves(self, x: Tensor) -> Tensor:
+        """(n, c, CURVES[form]) the polynomials of the continuous columns."""
+        if self.form == "linear":
+            return x[..., None]
+        if self.form == "paired":
+            return torch.stack([x, 1 - x], dim=-1)
+        return torch.stack([x.square(), 2 * x * (1 - x), (1 - x).square()], dim=-1)
+
+
+class GaussianBasis(Basis):
+    """exp(-||x - centre||^2 / 2 width^2) in the space of another basis; no feature owns one."""
+
+    centres: Tensor
+    width: Tensor
+
+    def __init__(self, inner: Basis, centres: Tensor, width: float) -> None:
+        super().__init__()
+        self.inner = inner
+        self.owners = (-1,) * len(centres)
+        self.register_buffer("centres", centres)
+        self.register_buffer("width", torch.as_tensor(width, dtype=centres.dtype))
+
+    def forward(self, rows: Rows) -> Tensor:
+        return gaussian(torch.cdist(self.inner(rows), self.centres).square(), self.width)
+
+
+def gaussian(squared_distance: Tensor, width: Tensor) -> Tensor:
+    return torch.exp(-squared_distance / (2 * width.square()))

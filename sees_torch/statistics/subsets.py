@@ -1,0 +1,89 @@
+"""All feature subsets of one size, and the cells of each, as one flat list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from sees_torch.errors import SeesError
+
+MAX_CELLS = 2**26
+
+
+@dataclass(frozen=True)
+class Subsets:
+    """S subsets of s features each; their cells lie one subset after the other.
+
+    Attributes:
+        members: (S, s) int64 feature positions, ascending.
+        strides: (S, s) int64, mixed radix: a cell is the sum of code times stride.
+        cells: number of cells of each subset.
+    """
+
+    members: Tensor
+    strides: Tensor
+    cells: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    @property
+    def total_cells(self) -> int:
+        return sum(self.cells)
+
+    def starts(self) -> Tensor:
+        """(S,) position of the first cell of each subset in the flat list."""
+        sizes = torch.tensor(self.cells, device=self.members.device)
+        return sizes.cumsum(0) - sizes
+
+    def of_cell(self) -> Tensor:
+        """(A,) the subset that each cell of the flat list belongs to."""
+        sizes = torch.tensor(self.cells, device=self.members.device)
+        return torch.repeat_interleave(sizes, output_size=self.total_cells)
+
+    def cell_of_rows(self, codes: Tensor) -> Tensor:
+        """(U, S) position in the flat list of the cell that every row is in."""
+        within = (codes[:, self.members] * self.strides).sum(dim=-1)
+        return within + self.starts()
+
+    def part(self, first: int, last: int) -> Subsets:
+        return Subsets(self.members[first:last], self.strides[first:last], self.cells[first:last])
+
+    def chunks(self, cells: int) -> Iterator[tuple[int, int]]:
+        """Ranges of subsets of at most `cells` cells each (one subset at least)."""
+        first, held = 0, 0
+        for place, size in enumerate(self.cells):
+            if held and held + size > cells:
+                yield first, place
+                first, held = place, 0
+            held += size
+        yield first, len(self.cells)
+
+
+def all_subsets(sizes: tuple[int, ...], order: int, device: torch.device) -> Subsets:
+    """Every subset of `order` features.
+
+    Args:
+        sizes: number of levels of each feature.
+        order: 0 to d; the empty subset has one cell.
+        device: where the tensors live.
+    """
+    members = torch.tensor(
+        list(combinations(range(len(sizes)), order)), dtype=torch.int64, device=device
+    ).reshape(math.comb(len(sizes), order), order)
+    level_count = torch.tensor(sizes, dtype=torch.int64, device=device)[members]
+    cells = tuple(math.prod(chosen) for chosen in combinations(sizes, order))
+    if sum(cells) > MAX_CELLS:
+        raise SeesError(
+            f"{len(cells)} subsets of {order} features have {sum(cells):.2g} cells, more than "
+            f"{MAX_CELLS:.2g}. Lower the sparsity, or merge levels of the widest columns "
+            f"(they have {sorted(sizes)[-3:]} levels)."
+        )
+    ones = torch.ones_like(members[:, :1])
+    strides = torch.cat([level_count[:, 1:], ones], dim=1).flip(1).cumprod(1).flip(1)
+    return Subsets(members, strides[:, :order], cells)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
-from sees_torch.data.counting import group_rows
+from sees_torch.data.counting import deal, group_rows
 
 MANY = 10
 FOLDS = 5
@@ -36,31 +36,24 @@ def calibrate(source: Source, target: Target) -> tuple[Source, Target]:
 
 
 def fold_shares(source: Source) -> Tensor:
-    """(n, K) share of every row's mass in each fold; K = 1 when there are too few rows to split.
+    """(n, K) share of every row's mass in each fold.
 
     Rows are put in an order that depends on their probabilities only and dealt out in turn, a row
     of multiplicity c like c equal rows. So folds are balanced in the score, and neither the order
     of rows, their merging nor the order of classes changes them.
     """
-    if float(source.total) < 10 * FOLDS:
-        return torch.ones(len(source), 1, dtype=torch.float64, device=source.count.device)
     own = source.proba.gather(1, source.labels[:, None]).squeeze(1)
     order = source.proba.square().sum(dim=1).argsort(stable=True)
     order = order[own[order].argsort(stable=True)]
-    end = source.count[order].cumsum(0)
-    fold = torch.arange(FOLDS, dtype=end.dtype, device=end.device)
-
-    def dealt(upto: Tensor) -> Tensor:
-        return (upto // FOLDS)[:, None] + (upto[:, None] % FOLDS - fold).clamp(0.0, 1.0)
-
-    received = torch.zeros_like(own)[:, None].expand(-1, FOLDS).clone()
-    received[order] = dealt(end) - dealt(end - source.count[order])
+    share = own.new_zeros(len(own), FOLDS)
+    share[order] = deal(source.count[order], FOLDS)
+    # Equal rows get one and the same mixture of models, as if they had been merged.
     groups = group_rows(
         source.labels[:, None], [len(source.classes)], list(source.proba.unbind(dim=1))
     )
-    together = groups.sum(received)
-    share = together / together.sum(dim=1, keepdim=True).clamp_min(1e-300)
-    return share[groups.of_row]
+    together = groups.sum(share * source.count[:, None])
+    together = together / together.sum(dim=1, keepdim=True).clamp_min(1e-300)
+    return together[groups.of_row]
 
 
 def _design(proba: Tensor) -> Tensor:
@@ -85,8 +78,7 @@ def _fit(source: Source, share: Tensor, *, steps: int = 50) -> Tensor:
     design = _design(source.proba)
     tied = source.proba.shape[1] > MANY
     folds, (n_classes, inputs) = share.shape[1], design.shape[1:]
-    kept = 1 - share if folds > 1 else torch.ones_like(share)
-    mass = (source.count[:, None] * kept).T
+    mass = (source.count[:, None] * (1 - share)).T
     ridge = 1.0 / mass.sum(dim=1, keepdim=True)
     mass = mass * ridge
     identity = design.new_zeros(n_classes, inputs)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sees_torch.data import Rows, Schema
-from sees_torch.data.counting import content_folds
+from sees_torch.data.counting import content_hash
 from sees_torch.data.labels import read_labels
 from sees_torch.errors import ShapeError, SupportError
 from sees_torch.statistics.basis import Basis
@@ -142,14 +142,24 @@ class BasisWeights(WeightFunction):
 
 
 class OddsWeights(WeightFunction):
-    """Odds of a target-against-source classifier that has one linear model per fold of rows.
+    """Odds of a target-against-source classifier, cross-fitted: one linear model per fold.
 
-    A row is weighed by the model that was fitted without its fold; folds are drawn from the
-    row's content, so any row, seen or not, has one.
+    A source row is weighed by the models that were fitted without it, any other row by the mean
+    of all.
+
+    Args:
+        schema: of the source.
+        classes: of the source.
+        basis: inputs of the models.
+        coefficient: (F, K), and intercept (F,), one model per fold.
+        keys: (U,) sorted content hashes of the source rows.
+        share: (U, F) share of those rows in each fold.
     """
 
     coefficient: Tensor
     intercept: Tensor
+    keys: Tensor
+    share: Tensor
 
     def __init__(
         self,
@@ -158,16 +168,23 @@ class OddsWeights(WeightFunction):
         basis: Basis,
         coefficient: Tensor,
         intercept: Tensor,
+        keys: Tensor,
+        share: Tensor,
     ) -> None:
         super().__init__(schema, classes)
         self.basis = basis
         self.register_buffer("coefficient", coefficient)
         self.register_buffer("intercept", intercept)
+        self.register_buffer("keys", keys)
+        self.register_buffer("share", share)
 
     def table(self, rows: Rows) -> Tensor:
         score = self.basis(rows).to(self.coefficient.dtype) @ self.coefficient.T + self.intercept
-        fold = content_folds(len(self.intercept), rows.codes, rows.values)
-        return score.gather(1, fold[:, None]).exp().expand(-1, len(self.classes))
+        key = content_hash(rows.codes, rows.values)
+        place = torch.searchsorted(self.keys, key).clamp_max(len(self.keys) - 1)
+        known = self.keys[place] == key
+        share = torch.where(known[:, None], self.share[place], 1 / len(self.intercept))
+        return (score.exp() * share).sum(dim=1, keepdim=True).expand(-1, len(self.classes))
 
 
 class RowWeights(WeightFunction):

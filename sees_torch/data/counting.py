@@ -71,6 +71,25 @@ def group_keys(key: Tensor) -> Groups:
     return Groups(of_row, first.scatter_reduce(0, of_row, rows, "amin"))
 
 
+def deal(count: Tensor, folds: int) -> Tensor:
+    """(n, folds) share of every row in each fold when rows are dealt out in turn.
+
+    A row of multiplicity c is dealt like c equal rows: one unit to each fold in turn, going on
+    where the row before it ended. Fewer than ten rows a fold are too few to leave any out: then
+    every row is in all folds alike.
+    """
+    if float(count.sum()) < 10 * folds:
+        return torch.full((len(count), folds), 1 / folds, dtype=count.dtype, device=count.device)
+    end = count.cumsum(0)
+    fold = torch.arange(folds, dtype=end.dtype, device=end.device)
+
+    def dealt(upto: Tensor) -> Tensor:
+        return (upto // folds)[:, None] + (upto[:, None] % folds - fold).clamp(0.0, 1.0)
+
+    received = dealt(end) - dealt(end - count)
+    return torch.where(count[:, None] > 0, received / count[:, None].clamp_min(1e-300), 1 / folds)
+
+
 def content_hash(*columns: Tensor) -> Tensor:
     """A pseudo-random int64 for every row that depends on its content only.
 
@@ -85,11 +104,6 @@ def content_hash(*columns: Tensor) -> Tensor:
         bits = block.to(torch.float64).contiguous().view(torch.int64)
         total = total + _mix(bits).sum(dim=1)
     return _mix(total)
-
-
-def content_folds(folds: int, *columns: Tensor) -> Tensor:
-    """(n,) fold of every row, a function of its content only."""
-    return content_hash(*columns) % folds
 
 
 def _mix(bits: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sees_torch.data import Rows, Source, Target
-from sees_torch.data.counting import content_folds, content_hash, group_rows
+from sees_torch.data.counting import content_hash, deal, group_keys, group_rows
 from sees_torch.errors import SeesError
 from sees_torch.matching.match import Match
 from sees_torch.solvers.logistic import ridge_logistic
@@ -18,6 +18,8 @@ from sees_torch.statistics.basis import FeatureBasis, GaussianBasis, gaussian
 from sees_torch.weights import BasisWeights, OddsWeights
 
 FOLDS = 5
+REACH = 1e-9
+"""Kernel value below which a row counts as out of reach."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,13 @@ class KLIEP:
 
     Args:
         centres: at most so many target rows serve as kernel centres.
-        widths: candidate widths, as multiples of the median distance.
+        widths: candidate widths, as multiples of the median distance. One so narrow that some
+            target row is out of reach of every kernel is passed over.
         max_steps: of the solver.
     """
 
     centres: int = 100
-    widths: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+    widths: tuple[float, ...] = (0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
     max_steps: int = 2500
 
     def __post_init__(self) -> None:
@@ -47,7 +50,7 @@ class KLIEP:
 
     def match(self, source: Source, target: Target) -> Match:
         basis = FeatureBasis(source)
-        rows, mass, fold = _distinct_features(target)
+        rows, mass, share = _distinct_features(target)
         points, on_source = basis(rows), basis(source.rows)
         chosen = content_hash(rows.codes, rows.values).argsort()[: self.centres]
         centres = points[chosen]
@@ -57,13 +60,16 @@ class KLIEP:
         apart = between[between > 0]
         unit = apart.median() if len(apart) else points.new_ones(())
         widths = unit * torch.tensor(self.widths, dtype=points.dtype, device=points.device)
+        # The largest kernel value at the loneliest target row.
+        reach = gaussian(to_target.amin(dim=1).max(), widths)
+        widths = widths[reach >= min(REACH, float(reach.max()))]
         held_out = torch.stack(
-            [self._held_out(to_target, to_source, source, mass, fold, w) for w in widths]
+            [self._held_out(to_target, to_source, source, mass, share, w) for w in widths]
         )
         width = widths[held_out.argmax()]
         kernel = gaussian(to_target, width)
         weight = source.mean(gaussian(to_source, width))
-        coefficient, residual = self._solve(kernel, weight, mass[None])
+        coefficient, residual = self._solve(kernel, weight, mass[None], tolerance=1e-6)
         labels = len(source.classes)
         function = BasisWeights(
             source.schema,
@@ -80,33 +86,32 @@ class KLIEP:
         to_source: Tensor,
         source: Source,
         mass: Tensor,
-        fold: Tensor,
+        share: Tensor,
         width: Tensor,
     ) -> Tensor:
         """Mean log weight of target rows under the model that was fitted without their fold."""
         kernel = gaussian(to_target, width)
         weight = source.mean(gaussian(to_source, width))
-        inside = torch.stack([torch.where(fold == k, 0.0, mass) for k in range(FOLDS)])
-        kept = inside.sum(dim=1, keepdim=True)
-        if not bool((kept > 0).all()):
-            return mass.new_zeros(())
-        coefficient, _ = self._solve(kernel, weight, inside / kept)
-        ratio = (coefficient @ kernel.T).gather(0, fold[None]).squeeze(0)
-        return (mass * ratio.clamp_min(1e-30).log()).sum()
+        kept = ((1 - share) * mass[:, None]).T
+        kept = kept / kept.sum(dim=1, keepdim=True)
+        coefficient, _ = self._solve(kernel, weight, kept, tolerance=1e-4)
+        held_out = (share * mass[:, None]).T
+        return (held_out * (coefficient @ kernel.T).clamp_min(1e-30).log()).sum()
 
-    def _solve(self, kernel: Tensor, weight: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+    def _solve(
+        self, kernel: Tensor, weight: Tensor, mass: Tensor, tolerance: float
+    ) -> tuple[Tensor, Tensor]:
         """(B, centres) coefficients for a batch of row masses."""
         usable = weight > 1e-12 * weight.max()
         simplex = GroupSimplex(
             weight[usable][None], torch.full_like(weight[usable], -1, dtype=torch.int64), 0
         )
-        # A kernel so narrow that it vanishes between rows would leave rows without any weight.
         solution = group_likelihood(
-            kernel[:, usable] + 1e-30,
+            kernel[:, usable],
             mass,
             simplex,
             mass.new_zeros(len(mass), 1),
-            tolerance=1e-6,
+            tolerance=tolerance,
             max_steps=self.max_steps,
         )
         coefficient = kernel.new_zeros(len(mass), len(weight))
@@ -138,30 +143,44 @@ class DLU:
     def match(self, source: Source, target: Target) -> Match:
         basis = FeatureBasis(source)
         inputs = torch.cat([basis(source.rows), basis(target.rows)])
-        fold = torch.cat(
-            [content_folds(FOLDS, s.rows.codes, s.rows.values) for s in (source, target)]
-        )
+        keys, share, of_source = _fold_shares(source)
+        _, target_share, of_target = _fold_shares(target)
+        left_out = torch.cat([share[of_source], target_share[of_target]])
         is_target = torch.cat([torch.zeros_like(source.count), torch.ones_like(target.count)])
         # Both samples weigh the same, so that the odds are the density ratio.
         rows = (source.total + target.total) / 2
         mass = torch.cat([source.mass, target.mass]) * rows
-        kept = torch.stack([torch.where(fold == k, 0.0, mass) for k in range(FOLDS)])
-        side = torch.stack([(kept * is_target).sum(dim=1), (kept * (1 - is_target)).sum(dim=1)])
-        if not bool((side > 0).all()):
-            kept = mass.expand(FOLDS, -1)  # Too few distinct rows to leave any out.
-            side = torch.stack([(kept * is_target).sum(1), (kept * (1 - is_target)).sum(1)])
+        kept = ((1 - left_out) * mass[:, None]).T
         model = ridge_logistic(inputs, is_target, kept, self.ridge)
         # Folds hold slightly unequal shares of the two samples: put the prior odds back to one.
-        intercept = model.value[:, -1] - (side[0] / side[1]).log()
-        function = OddsWeights(source.schema, source.classes, basis, model.value[:, :-1], intercept)
+        prior = (kept @ is_target) / (kept @ (1 - is_target))
+        function = OddsWeights(
+            source.schema,
+            source.classes,
+            basis,
+            model.value[:, :-1],
+            model.value[:, -1] - prior.log(),
+            keys,
+            share,
+        )
         return Match(
             self.name, function, residual=float(model.residual.max()), status=model.status()
         )
 
 
+def _fold_shares(sample: Source | Target) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorted hashes (U,) of distinct rows, their shares (U, F) in the folds, group of row (n,)."""
+    key = content_hash(sample.rows.codes, sample.rows.values)
+    groups = group_keys(key)
+    return key[groups.first], deal(groups.sum(sample.count), FOLDS), groups.of_row
+
+
 def _distinct_features(target: Target) -> tuple[Rows, Tensor, Tensor]:
-    """Distinct target rows, their mass, and a fold that depends on their content only."""
+    """Distinct target rows, their mass (U,), and their share (U, F) in each fold."""
     values = [v for v, c in zip(target.rows.values.T, target.schema.continuous, strict=True) if c]
     groups = group_rows(target.rows.codes, target.schema.cardinalities, values)
     rows = target.rows[groups.first]
-    return rows, groups.sum(target.mass), content_folds(FOLDS, rows.codes, rows.values)
+    order = content_hash(rows.codes, rows.values).argsort(stable=True)
+    share = torch.empty(len(rows), FOLDS, dtype=torch.float64, device=order.device)
+    share[order] = deal(groups.sum(target.count)[order], FOLDS)
+    return rows, groups.sum(target.mass), share

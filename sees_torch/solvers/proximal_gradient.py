@@ -16,6 +16,7 @@ from sees_torch.solvers.proximal import GroupSimplex, certificate, prox
 from sees_torch.solvers.solution import Solution
 
 CHECK_EVERY = 25
+RIDGE = 1e-11
 
 
 def group_likelihood(
@@ -62,7 +63,7 @@ def group_likelihood(
             best = torch.where(better[..., None], candidate, best)
             residual = torch.where(better, bound, residual)
         # Going on from the polished point is safe only where it lowered the objective.
-        lower = (solve.objective(polished) < solve.objective(entries))[..., None]
+        lower = (solve.objective(polished) <= solve.objective(entries))[..., None]
         entries = torch.where(lower, polished, entries)
         previous = torch.where(lower, polished, previous)
         speed = torch.where(lower, 1.0, speed)
@@ -141,7 +142,6 @@ class _Descent:
 
     def newton(self, entries: Tensor, steps: int = 4) -> Tensor:
         """Newton steps on the support of `entries`, kept feasible; the support may shrink."""
-        weight = self.simplex.weight
         for _ in range(steps):
             live = entries > 0
             fit = self.fit(entries)
@@ -149,42 +149,61 @@ class _Descent:
             norm = self.simplex.spread(self.simplex.norms(entries), free=0.0)
             direction = torch.where(norm > 0, entries / norm.clamp_min(1e-300), 0.0)
             gradient = -push + self.eta * direction
-            step = self._newton_direction(fit, entries, norm, direction, gradient, live)
-            # Longest step that keeps every entry non-negative, then halve until it descends.
+            step = self._newton_direction(fit, norm, direction, gradient, live)
+            # Near the optimum the objective is flat to rounding while the certificate is not yet:
+            # a step that does not raise it beyond rounding is let through.
+            now = self.objective(entries)[..., None]
+            now = now + 1e-15 * now.abs().clamp_min(1.0)
+            # The full step cut off at zero settles many entries at once; where it does not
+            # descend, go at most to the first entry that reaches zero and halve from there.
+            trial = self._feasible(entries + step)
+            worse = ~(self.objective(trial)[..., None] <= now)
             room = torch.where(step < 0, -entries / step, torch.inf).amin(dim=-1, keepdim=True)
             length = room.clamp_max(1.0)
-            now = self.objective(entries)[..., None]
             for _ in range(8):
-                trial = (entries + length * step).clamp_min(0.0)
-                trial = trial / (weight * trial).sum(dim=-1, keepdim=True)
+                shorter = self._feasible(entries + length * step)
+                trial = torch.where(worse, shorter, trial)
                 worse = ~(self.objective(trial)[..., None] <= now)
-                length = torch.where(worse, length / 2, length)
+                length = length / 2
             entries = torch.where(worse, entries, trial)
         return entries
+
+    def _feasible(self, entries: Tensor) -> Tensor:
+        """Entries cut off at zero and scaled back onto c . a = 1."""
+        clipped = entries.clamp_min(0.0)
+        total = (self.simplex.weight * clipped).sum(dim=-1, keepdim=True)
+        return clipped / total.clamp_min(1e-300)
 
     def _newton_direction(
         self,
         fit: Tensor,
-        entries: Tensor,
         norm: Tensor,
         direction: Tensor,
         gradient: Tensor,
         live: Tensor,
     ) -> Tensor:
-        """Solution of the KKT system on the live entries, minimum norm where it is singular."""
+        """Newton step on the live entries that keeps c . a, by a scaled Cholesky factor.
+
+        Groups that share the constant make the Hessian singular; the ridge then picks a small
+        step among the equivalent ones. A factor that fails gives a step that does not descend,
+        which the line search turns down.
+        """
         curve = torch.where(self.mass > 0, self.mass / fit.square().clamp_min(1e-300), 0.0)
-        hessian = torch.einsum("...bu,...up,...uq->...bpq", curve, self.features, self.features)
+        z = self.features.unsqueeze(-3)
+        hessian = (z.mT * curve.unsqueeze(-2)) @ z
         bend = torch.where(norm > 0, self.eta / norm.clamp_min(1e-300), 0.0)
         same = (self.simplex.group[:, None] == self.simplex.group) & self.simplex.penalised()
         radial = direction[..., :, None] * direction[..., None, :] * same
         hessian = hessian + torch.diag_embed(bend) - radial * bend[..., None]
-        size = entries.shape[-1]
+        diagonal = hessian.diagonal(dim1=-2, dim2=-1)
+        scale = torch.where(live & (diagonal > 0), diagonal, 1.0).rsqrt()
         pair = live[..., :, None] & live[..., None, :]
-        system = entries.new_zeros(*entries.shape[:-1], size + 1, size + 1)
-        system[..., :size, :size] = torch.where(pair, hessian, 0.0)
-        border = torch.where(live, self.simplex.weight, 0.0)
-        system[..., size, :size] = border
-        system[..., :size, size] = border
-        right = torch.cat([torch.where(live, -gradient, 0.0), torch.zeros_like(self.eta)], dim=-1)
-        inverse = torch.linalg.pinv(system, hermitian=True, rtol=1e-13)
-        return torch.where(live, (inverse @ right[..., None]).squeeze(-1)[..., :size], 0.0)
+        system = torch.where(pair, hessian * scale[..., :, None] * scale[..., None, :], 0.0)
+        system = system + torch.diag_embed(torch.where(live, RIDGE, 1.0))
+        weight = torch.where(live, self.simplex.weight * scale, 0.0)
+        right = torch.stack([torch.where(live, -gradient * scale, 0.0), weight], dim=-1)
+        factor = torch.linalg.cholesky_ex(system, check_errors=False).L
+        free, along = torch.cholesky_solve(right, factor).unbind(-1)
+        rate = (weight * along).sum(dim=-1, keepdim=True)
+        multiplier = (weight * free).sum(dim=-1, keepdim=True) / rate.clamp_min(1e-300)
+        return torch.where(live, (free - multiplier * along) * scale, 0.0)

@@ -1,0 +1,152 @@
+"""Both routes to the table products of SEES-d against the definition."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from sees_torch import Source, Target
+from sees_torch.statistics.counted import count_samples
+from sees_torch.statistics.products import cheaper_route, subset_products
+
+ROUTES = ["tables", "matches"]
+
+
+def make_samples(seed, d, labels, rows=60, order=None, levels=3):
+    """A source and a target of few levels; the target has a level that the source lacks."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, levels + 1, d)
+    x = np.stack([rng.integers(0, size, rows) for size in sizes], axis=1)
+    z = np.stack([rng.integers(0, size, rows + 9) for size in sizes], axis=1)
+    z[0, 0] = 99
+    y = rng.integers(0, labels, rows)
+    y[:labels] = np.arange(labels)
+    p, q = (rng.dirichlet(np.ones(labels), k) for k in (rows, rows + 9))
+    u, v = rng.integers(1, 5, rows), rng.integers(1, 5, rows + 9)
+    if order is not None:
+        i, j = order.permutation(rows), order.permutation(rows + 9)
+        x, y, p, u, z, q, v = x[i], y[i], p[i], u[i], z[j], q[j], v[j]
+    source = Source(pd.DataFrame(x), y, p, weight=u, classes=range(labels))
+    return source, Target(pd.DataFrame(z), q, source, weight=v)
+
+
+def by_definition(source, target, s, soft):
+    """{(J, cell): (L + 1, L + 1) product} and masses, cell by cell, in the schema's codes."""
+    d, labels = len(source.schema.columns), len(source.classes)
+    k = min(2 * s, d)
+
+    def spread(sample):
+        return sample.proba if soft else torch.eye(labels, dtype=torch.float64)[sample.predictions]
+
+    codes = torch.cat([source.rows.codes, target.rows.codes]).numpy()
+    label = np.r_[source.labels.numpy(), np.full(len(target), labels)]
+    mass = torch.cat([source.mass[:, None] * spread(source), target.mass[:, None] * spread(target)])
+    products, masses = {}, {}
+    for kappa in combinations(range(d), k):
+        tables: dict = {}
+        for row, y, m in zip(codes[:, kappa], label, mass.numpy(), strict=True):
+            tables.setdefault(tuple(row), np.zeros((labels + 1, labels)))[y] += m
+        for members in combinations(range(d), s):
+            if set(members) <= set(kappa):
+                for cell, table in tables.items():
+                    a = tuple(cell[kappa.index(j)] for j in members)
+                    here = products.setdefault((members, a), 0)
+                    products[members, a] = here + table @ table.T
+    for members in combinations(range(d), s):
+        for row, y, m in zip(codes[:, members], label, mass.numpy(), strict=True):
+            key = (members, tuple(row))
+            masses.setdefault(key, np.zeros(labels + 1))[y] += m.sum()
+    return products, masses
+
+
+def by_route(rows, s, route, **options):
+    """The library's products as the same dictionaries; cells that never occur must be zero."""
+    found = subset_products(rows, s, route, **options)
+    keys = []
+    for members in found.subsets.members.tolist():
+        grid = product(*(rows.levels[j].tolist() for j in members))
+        keys += [(tuple(members), cell) for cell in grid]
+    assert len(keys) == len(found.product) == found.subsets.total_cells
+    return (
+        dict(zip(keys, found.product.numpy(), strict=True)),
+        dict(zip(keys, found.mass.numpy(), strict=True)),
+    )
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+@pytest.mark.parametrize("labels", [2, 3])
+@pytest.mark.parametrize(("d", "s"), [(1, 0), (1, 1), (3, 0), (3, 1), (3, 2), (3, 3), (4, 2)])
+def test_routes_equal_the_definition(d, s, labels, soft, route):
+    source, target = make_samples(10 * d + s, d, labels)
+    found = by_route(count_samples(source, target, soft), s, route)
+    for actual, expected in zip(found, by_definition(source, target, s, soft), strict=True):
+        assert set(expected) <= set(actual)
+        for key, value in actual.items():
+            # Sums of at most a few hundred products of shares: rounding is far below 1e-12.
+            np.testing.assert_allclose(value, expected.get(key, 0.0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+@pytest.mark.parametrize("labels", [2, 3])
+@pytest.mark.parametrize("d", [1, 2, 5, 6])
+def test_routes_agree_for_every_sparsity(d, labels, soft):
+    rows = count_samples(*make_samples(d, d, labels, rows=200), soft)
+    for s in range(d + 1):
+        tables, matches = (subset_products(rows, s, route) for route in ROUTES)
+        torch.testing.assert_close(tables.product, matches.product, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(tables.mass, matches.mass, rtol=1e-10, atol=1e-12)
+        default = subset_products(rows, s)
+        torch.testing.assert_close(default.product, tables.product, rtol=1e-10, atol=1e-12)
+        assert cheaper_route(rows, s) in ROUTES
+        # Each sample has mass one in every subset, the product is symmetric.
+        total = torch.zeros(len(tables.subsets), labels + 1, dtype=torch.float64)
+        total.index_add_(0, tables.subsets.of_cell(), tables.mass)
+        ones = torch.ones(len(total), dtype=torch.float64)
+        torch.testing.assert_close(total[:, -1], ones, rtol=1e-12, atol=0)
+        torch.testing.assert_close(total[:, :-1].sum(1), ones, rtol=1e-12, atol=0)
+        torch.testing.assert_close(tables.product, tables.product.mT, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("memory", [1, 5_000, 200_000])
+def test_small_memory_gives_the_same(route, memory):
+    for s in (0, 1, 2, 5):
+        rows = count_samples(*make_samples(1, 5, 3, rows=120), True)
+        large, small = subset_products(rows, s, route), subset_products(rows, s, route, memory)
+        torch.testing.assert_close(small.product, large.product, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(small.mass, large.mass, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+def test_order_of_rows_does_not_matter(route, soft):
+    plain = count_samples(*make_samples(2, 4, 3), soft)
+    mixed = count_samples(*make_samples(2, 4, 3, order=np.random.default_rng(0)), soft)
+    assert torch.equal(plain.codes, mixed.codes)
+    for s in range(5):
+        one, other = subset_products(plain, s, route), subset_products(mixed, s, route)
+        torch.testing.assert_close(one.product, other.product, rtol=1e-12, atol=1e-15)
+
+
+def test_counting_keeps_all_mass_on_distinct_rows():
+    source, target = make_samples(3, 4, 3, rows=500, levels=2)
+    for soft in (False, True):
+        rows = count_samples(source, target, soft)
+        assert len(rows.codes.unique(dim=0)) == len(rows.codes) <= 2**4 + 2**3
+        total = rows.mass.sum(dim=(0, 1))
+        share = torch.bincount(source.labels, source.mass, minlength=3)
+        torch.testing.assert_close(total[:-1], share, rtol=1e-12, atol=0)
+        assert abs(float(total[-1]) - 1) < 1e-12
+        assert bool((rows.mass >= 0).all())
+
+
+def test_many_levels_are_refused_before_memory_runs_out():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 400, (3000, 4)).astype(str)
+    source = Source(pd.DataFrame(x), rng.integers(0, 2, 3000), rng.random(3000))
+    rows = count_samples(source, Target(pd.DataFrame(x), rng.random(3000), source), False)
+    with pytest.raises(ValueError, match="Lower the sparsity"):
+        subset_products(rows, 4)

@@ -1,14 +1,17 @@
 """Error of every method under the paper's simulated shifts of real tables, on the same draws.
 
-    python -m experiments.simulated --data FOLDER --table bankchurn credit --draws 40
+    python -m experiments.simulated --data FOLDER --order draw-first --depth 50
+    python -m experiments.simulated --data FOLDER --order classifier-first --depth 3
 
-Each draw is appended to a CSV as it finishes: run the same command again to resume.
+The first is the paper's protocol and classifier. Each draw is appended to a CSV as it finishes:
+run the same command again to resume.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,28 +58,29 @@ METHODS: dict[str, Any] = {
 }
 
 
-def boosted_trees(features: pd.DataFrame, labels: np.ndarray) -> Any:
+def boosted_trees(features: pd.DataFrame, labels: np.ndarray, depth: int = 3) -> Any:
     """Gradient boosting on ordinal codes."""
     text = features.select_dtypes(exclude="number").columns
     coder = make_column_transformer(
         (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), text),
         remainder="passthrough",
     )
-    model = make_pipeline(coder, GradientBoostingClassifier(max_depth=3, random_state=0))
+    model = make_pipeline(coder, GradientBoostingClassifier(max_depth=depth, random_state=0))
     return model.fit(features, labels)
 
 
-def measure(pair: ShiftedPair, shifted: tuple[str, ...]) -> list[dict[str, Any]]:
+def measure(pair: ShiftedPair, shifted: tuple[str, ...], only: str = "") -> list[dict[str, Any]]:
     """Errors of every method on one draw, gaps in points."""
     known = KnownWeights(pair.weight_table, pair.features)
+    methods = {**METHODS, "true weights": known}
     rows = []
-    for name, method in {**METHODS, "true weights": known}.items():
+    for name, method in ((k, v) for k, v in methods.items() if k.startswith(only)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SupportWarning)
             report = estimate_shift(**pair.inputs(), method=method)
             fitted = KnownWeights(report.weight_function)
-            gaps = {"own": report.gap}
-            for estimator in ("ipw", "self-normalised", "plugin", "dr"):
+            gaps = {}
+            for estimator in ("ipw", "dr"):
                 again = estimate_shift(**pair.inputs(), method=fitted, estimator=estimator)
                 gaps[estimator] = again.gap
         weights = report.weights.numpy()
@@ -93,7 +97,9 @@ def measure(pair: ShiftedPair, shifted: tuple[str, ...]) -> list[dict[str, Any]]
     return rows
 
 
-def draw(name: str, folder: Path, rows: int, order: Any, seed: int) -> pd.DataFrame:
+def draw(
+    name: str, folder: Path, only: str, rows: int, order: Any, depth: int, seed: int
+) -> pd.DataFrame:
     """One draw of a table, measured."""
     torch.set_num_threads(1)
     frame, label = load_table(name, folder)
@@ -106,20 +112,20 @@ def draw(name: str, folder: Path, rows: int, order: Any, seed: int) -> pd.DataFr
         shift.target_law,
         n=rows,
         m=rows,
-        fit=boosted_trees,
+        fit=partial(boosted_trees, depth=depth),
         order=order,
         generator=torch.Generator().manual_seed(seed),
     )
-    result = pd.DataFrame(measure(pair, shift.shifted))
+    result = pd.DataFrame(measure(pair, shift.shifted, only))
     gaps = {"gap realised": 100 * pair.realised_gap, "gap population": 100 * pair.population_gap}
-    return result.assign(table=name, rows=rows, order=order, seed=seed, **gaps)
+    return result.assign(table=name, rows=rows, order=order, depth=depth, seed=seed, **gaps)
 
 
 def summary(results: pd.DataFrame) -> pd.DataFrame:
     """Root mean squares (and means) over the draws, per table and method."""
     errors = [column for column in results if column.endswith(("realised", "population"))]
     errors = [column for column in errors if not column.startswith("gap")]
-    grouped = results.groupby(["table", "rows", "order", "method"], sort=False)
+    grouped = results.groupby(["table", "rows", "order", "depth", "method"], sort=False)
     table = grouped[errors].agg(lambda error: np.sqrt(np.mean(np.square(error))))
     table["weight MSE"] = grouped["weight MSE"].mean()
     table["weight PCC"] = grouped["weight PCC"].mean()
@@ -135,21 +141,24 @@ def main() -> None:
     parser.add_argument("--table", nargs="+", default=["bankchurn", "credit"])
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--draws", type=int, default=40)
-    parser.add_argument("--order", default="split-first", choices=["split-first", "draw-first"])
+    parser.add_argument(
+        "--order", default="split-first", choices=["split-first", "classifier-first", "draw-first"]
+    )
+    parser.add_argument("--depth", type=int, default=3, help="of the boosted trees")
+    parser.add_argument("--only", default="", help="methods whose name starts so")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("outputs/simulated.csv"))
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    keys = ["table", "rows", "order", "seed"]
+    keys = ["table", "rows", "order", "depth", "seed"]
     done = set()
     if options.out.exists():
         finished = pd.read_csv(options.out)[keys].drop_duplicates()
         done = set(finished.itertuples(index=False, name=None))
-    wanted = [
-        (t, options.rows, options.order, s) for t in options.table for s in range(options.draws)
-    ]
+    fixed = (options.rows, options.order, options.depth)
+    wanted = [(name, *fixed, seed) for name in options.table for seed in range(options.draws)]
     todo = [key for key in wanted if key not in done]
-    work = (delayed(draw)(t, options.data, rows, order, s) for t, rows, order, s in todo)
+    work = (delayed(draw)(name, options.data, options.only, *settings) for name, *settings in todo)
     for count, result in enumerate(
         Parallel(options.jobs, return_as="generator_unordered")(work), start=1
     ):

@@ -1,8 +1,8 @@
 """p(y|x) from the model's probabilities, calibrated on the labelled source and cross-fitted.
 
 Vector scaling, p proportional to exp(a_y log p_y + b_y), for up to MANY classes, one common
-temperature beyond. Parameters are pulled to the identity by one pseudo-observation, so little data
-means little change.
+temperature beyond. Parameters are pulled to the identity by a few pseudo-observations, so little
+data means little change.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sees_torch.data.counting import deal, group_rows
 
 MANY = 10
 FOLDS = 5
+PSEUDO_ROWS = 10.0
 FLOOR = 1e-6
 """Probabilities are floored here before their logarithm is taken."""
 
@@ -26,7 +27,8 @@ def calibrate(source: Source, target: Target) -> tuple[Source, Target]:
     those models.
     """
     share = fold_shares(source)
-    models = _fit(source, share)
+    with torch.no_grad():
+        models = _fit(source, share)
     per_fold = _apply(models, source.proba)
     own = torch.einsum("nk,knl->nl", share, per_fold)
     return (
@@ -42,18 +44,18 @@ def fold_shares(source: Source) -> Tensor:
     of multiplicity c like c equal rows. So folds are balanced in the score, and neither the order
     of rows, their merging nor the order of classes changes them.
     """
-    own = source.proba.gather(1, source.labels[:, None]).squeeze(1)
-    order = source.proba.square().sum(dim=1).argsort(stable=True)
-    order = order[own[order].argsort(stable=True)]
-    share = own.new_zeros(len(own), FOLDS)
-    share[order] = deal(source.count[order], FOLDS)
-    # Equal rows get one and the same mixture of models, as if they had been merged.
-    groups = group_rows(
-        source.labels[:, None], [len(source.classes)], list(source.proba.unbind(dim=1))
+    proba = source.proba.detach()
+    groups = group_rows(source.labels[:, None], [len(source.classes)], list(proba.unbind(dim=1)))
+    own = proba.gather(1, source.labels[:, None]).squeeze(1)[groups.first]
+    spread = proba.square().sum(dim=1)[groups.first]
+    # Rounded, since the same numbers summed in another order of classes differ in the last bit.
+    alike = group_rows(
+        torch.zeros(len(groups), 0, dtype=torch.int64, device=own.device),
+        [],
+        [own, (spread * 2**40).round()],
     )
-    together = groups.sum(share * source.count[:, None])
-    together = together / together.sum(dim=1, keepdim=True).clamp_min(1e-300)
-    return together[groups.of_row]
+    # Groups that only the order of classes could tell apart are dealt together.
+    return deal(alike.sum(groups.sum(source.count)), FOLDS)[alike.of_row][groups.of_row]
 
 
 def _design(proba: Tensor) -> Tensor:
@@ -79,8 +81,10 @@ def _fit(source: Source, share: Tensor, *, steps: int = 50) -> Tensor:
     tied = source.proba.shape[1] > MANY
     folds, (n_classes, inputs) = share.shape[1], design.shape[1:]
     mass = (source.count[:, None] * (1 - share)).T
-    ridge = 1.0 / mass.sum(dim=1, keepdim=True)
-    mass = mass * ridge
+    total = mass.sum(dim=1, keepdim=True)
+    mass = mass / total
+    # The floor keeps directions that no data determine solvable, however many rows there are.
+    ridge = (PSEUDO_ROWS / total).clamp_min(1e-10)
     identity = design.new_zeros(n_classes, inputs)
     identity[:, 0] = 1.0
     # Tied parameters are one vector repeated over the classes.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sees_torch.errors import SchemaError, SeesError
+from sees_torch.errors import SchemaError, SeesError, SeesWarning
 from sees_torch.matching import Method, SEESc, SEESd
 from sees_torch.report import METHODS, ShiftReport, estimate_shift
 from sees_torch.version import __version__
@@ -17,18 +19,24 @@ from sees_torch.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
+PICTURES = (".png", ".pdf", ".svg", ".jpg")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 2 input refused."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    try:
-        result: int = options.run(options)
-    except SeesError as error:
-        if options.traceback:
-            raise
-        print(f"sees: {error}", file=sys.stderr)
-        return 2
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SeesWarning)
+        try:
+            result: int = options.run(options)
+        except (SeesError, OSError) as error:
+            if options.traceback:
+                raise
+            print(f"sees: {error}", file=sys.stderr)
+            result = 2
+    for warning in caught:
+        print(f"sees: warning: {warning.message}", file=sys.stderr)
     return result
 
 
@@ -89,9 +97,11 @@ def _demo(options: argparse.Namespace) -> int:
     from sees_torch.demo import churn_pair
 
     picture = options.plot or Path("sees_demo.png")
-    _refuse_overwriting([picture], options.force)
+    _check_outputs([picture], picture, options.force)
     if options.rows < 100:
         raise SeesError(f"--rows must be at least 100, got {options.rows}.")
+    if not 0 <= options.seed < 2**63:
+        raise SeesError(f"--seed must be a whole number from 0 to 2^63 - 1, got {options.seed}.")
     pair = churn_pair(options.rows, options.rows, options.seed)
     report = estimate_shift(**pair.inputs())
     print(report)
@@ -111,7 +121,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _estimate(options: argparse.Namespace) -> int:
     outputs = [path for path in (options.plot, options.json) if path is not None]
-    _refuse_overwriting(outputs, options.force)
+    _check_outputs(outputs, options.plot, options.force)
     report = _estimate_files(options)
     print(report)
     if options.json is not None:
@@ -124,8 +134,11 @@ def _estimate(options: argparse.Namespace) -> int:
 def _estimate_files(options: argparse.Namespace) -> ShiftReport:
     source, target = _read(options.source), _read(options.target)
     label, proba = options.label, list(options.proba)
-    _require_columns(source, [label, *proba, *options.drop], options.source)
+    _require_columns(source, [label, *proba], options.source)
     _require_columns(target, proba, options.target)
+    for name in options.drop:
+        if name not in source.columns and name not in target.columns:
+            raise SchemaError(f"--drop: neither file has a column {name!r}.")
     if label in target.columns:
         print(f"sees: ignoring the label column {label!r} of {options.target}", file=sys.stderr)
     labels = source[label]
@@ -135,7 +148,7 @@ def _estimate_files(options: argparse.Namespace) -> ShiftReport:
     aside = [label, *proba, *options.drop]
     single = len(proba) == 1
     return estimate_shift(
-        source.drop(columns=aside),
+        source.drop(columns=aside, errors="ignore"),
         labels,
         target.drop(columns=aside, errors="ignore"),
         source_proba=source[proba[0]] if single else source[proba].to_numpy(),
@@ -166,12 +179,12 @@ def _read(path: Path) -> pd.DataFrame:
     if not path.exists():
         raise SeesError(f"there is no file {path}.")
     try:
-        if path.suffix in (".parquet", ".pq"):
+        if path.suffix.lower() in (".parquet", ".pq"):
             return pd.read_parquet(path)
         return pd.read_csv(path)
     except ImportError:
         raise SeesError("Parquet needs pyarrow: install sees-torch[cli].") from None
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:  # pandas and pyarrow raise kinds of ValueError.
         raise SeesError(f"{path} cannot be read as a table: {error}") from None
 
 
@@ -184,12 +197,35 @@ def _require_columns(frame: pd.DataFrame, columns: list[str], path: Path) -> Non
 def _typed_classes(given: list[str], labels: pd.Series) -> list[Any]:
     """Classes from the command line in the type that the label column has."""
     by_text = {str(value): value for value in labels.unique().tolist()}
-    return [by_text.get(text, text) for text in given]
+
+    def typed(text: str) -> Any:
+        if text in by_text:
+            return by_text[text]
+        for value in by_text.values():
+            if isinstance(value, float) and _number(text) == value:
+                return value
+        return text
+
+    return [typed(text) for text in given]
 
 
-def _refuse_overwriting(paths: list[Path], force: bool) -> None:
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _check_outputs(paths: list[Path], picture: Path | None, force: bool) -> None:
+    """Refuse files that cannot or should not be written, before any work is done."""
+    if picture is not None and picture.suffix.lower() not in PICTURES:
+        raise SeesError(f"{picture} is no picture name: end it with one of {', '.join(PICTURES)}.")
     for path in paths:
+        if path.is_dir():
+            raise SeesError(f"{path} is a folder: give the name of a file.")
         if path.exists() and not force:
             raise SeesError(f"{path} exists: choose another name, or add --force to overwrite it.")
         if not path.parent.is_dir():
             raise SeesError(f"there is no folder {path.parent} to write {path.name} into.")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise SeesError(f"{path} cannot be written: no permission.")

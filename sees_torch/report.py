@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor
 from sees_torch.calibration import calibrate as calibrate_samples
 from sees_torch.data import Source, Target
 from sees_torch.data.probabilities import model_classes, predict
+from sees_torch.data.samples import learn_schema
 from sees_torch.data.schema import Kind
 from sees_torch.data.tables import Name
-from sees_torch.errors import SeesError
+from sees_torch.errors import SeesError, SeesWarning
 from sees_torch.gap import ESTIMATORS, Estimator, Gap, RowMetric, estimate_gap
 from sees_torch.matching import (
     BBSE,
@@ -77,7 +79,7 @@ class ShiftReport:
     @property
     def gap(self) -> float:
         """Metric on the target minus metric on the source, for the headline metric."""
-        return float(self.gap_tensor)
+        return float(self.gap_tensor.detach())
 
     @property
     def gap_tensor(self) -> Tensor:
@@ -85,11 +87,11 @@ class ShiftReport:
 
     @property
     def source_value(self) -> float:
-        return float(self.gaps[0].source_value)
+        return float(self.gaps[0].source_value.detach())
 
     @property
     def target_value(self) -> float:
-        return float(self.gaps[0].target_value)
+        return float(self.gaps[0].target_value.detach())
 
     @property
     def metric(self) -> str:
@@ -123,16 +125,14 @@ class ShiftReport:
             "interval": self.interval,
             "source_value": self.source_value,
             "target_value": self.target_value,
-            "shifted_features": list(self.shifted_features),
-            "ties": [list(tied) for tied in self.ties],
-            "target_label_distribution": dict(self.target_label_distribution),
+            "shifted_features": [_json_key(name) for name in self.shifted_features],
+            "ties": [[_json_key(name) for name in tied] for tied in self.ties],
+            "target_label_distribution": {
+                _json_key(label): share for label, share in self.target_label_distribution.items()
+            },
             "metrics": {
-                gap.metric: {
-                    "source": float(gap.source_value),
-                    "target": float(gap.target_value),
-                    "gap": float(gap.gap),
-                }
-                for gap in self.gaps
+                name: {"source": source, "target": target, "gap": target - source}
+                for name, source, target in self._values()
             },
             "diagnostics": dict(self.diagnostics),
             "notes": list(self.notes),
@@ -144,21 +144,25 @@ class ShiftReport:
 
         rows = [
             {
-                "metric": gap.metric,
-                "source": float(gap.source_value),
-                "target": float(gap.target_value),
-                "gap": float(gap.gap),
+                "metric": name,
+                "source": source,
+                "target": target,
+                "gap": target - source,
                 "method": self.match.method,
-                "estimator": gap.estimator,
+                "estimator": self.gaps[0].estimator,
                 "shifted_features": ", ".join(map(str, self.shifted_features)),
                 "status": self.status,
             }
-            for gap in self.gaps
+            for name, source, target in self._values()
         ]
         return pd.DataFrame(rows).set_index("metric")
 
     def ranking(self, best: int | None = None) -> pd.DataFrame:
-        """The feature subsets that the method compared, best first, with their objective."""
+        """The feature subsets that the method compared, best score first.
+
+        `objective` is the distance that remains, `score` the distance beyond sampling noise in
+        standard deviations: scores are comparable between subsets, objectives are not.
+        """
         import pandas as pd
 
         found = self.match.ranking
@@ -166,8 +170,10 @@ class ShiftReport:
             raise SeesError(f"{self.match.method} does not rank feature subsets.")
         names = self.source.schema.names
         features = [tuple(names[j] for j in subset) for subset in found.subsets[:best]]
-        objective = found.objective[:best].tolist()
-        return pd.DataFrame({"features": features, "objective": objective})
+        figures = {"objective": found.objective[:best], "score": found.score[:best]}
+        return pd.DataFrame(
+            {"features": features} | {name: values.tolist() for name, values in figures.items()}
+        )
 
     def plot(self) -> matplotlib.figure.Figure:
         """Source against target value, and the weights by cell of the shifted features."""
@@ -175,8 +181,25 @@ class ShiftReport:
 
         return plot_report(self)
 
+    def _values(self) -> list[tuple[str, float, float]]:
+        """Name, source and target value of every metric; equal names are numbered."""
+        names = [gap.metric for gap in self.gaps]
+        return [
+            (
+                name if names.count(name) == 1 else f"{name} {names[: place + 1].count(name)}",
+                float(gap.source_value.detach()),
+                float(gap.target_value.detach()),
+            )
+            for place, (name, gap) in enumerate(zip(names, self.gaps, strict=True))
+        ]
+
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+
+def _json_key(name: Any) -> Any:
+    """A name that JSON can hold: text and numbers as they are, anything else as text."""
+    return name if isinstance(name, (str, int, float)) else str(name)
 
 
 def _lines(report: ShiftReport) -> list[str]:
@@ -196,10 +219,10 @@ def _lines(report: ShiftReport) -> list[str]:
     if len(report.ties) > 1:
         others = "; ".join(", ".join(map(str, tied)) for tied in report.ties[1:])
         lines.append(f"  fits exactly as well: {others}")
-    for gap in report.gaps[1:]:
+    for name, source, target in report._values()[1:]:
         lines.append(
-            f"{gap.metric}: {float(gap.source_value):.4g} on the source, "
-            f"{float(gap.target_value):.4g} on the target, gap {float(gap.gap):+.4g}"
+            f"{name}: {source:.4g} on the source, {target:.4g} on the target, "
+            f"gap {target - source:+.4g}"
         )
     before = dict(zip(report.source.classes, _label_share(report.source).tolist(), strict=True))
     lines.append("label shares, source to target:")
@@ -231,12 +254,17 @@ def estimate_shift(
     method: str | Method = "auto",
     metric: str | RowMetric | Sequence[str | RowMetric] = "accuracy",
     estimator: str = "auto",
+    confidence: float | None = 0.95,
     *,
     classes: Sequence[Any] | None = None,
     kinds: Mapping[Name, Kind] | None = None,
     source_weight: Any = None,
     target_weight: Any = None,
     calibrate: bool = True,
+    target_labels: Any = None,
+    replicates: int = 200,
+    memory_budget: int | None = None,
+    generator: torch.Generator | None = None,
     logits: bool = False,
 ) -> ShiftReport:
     """How much a model's performance changed from source to target, and which features moved.
@@ -255,11 +283,17 @@ def estimate_shift(
             first is the headline.
         estimator: "ipw" (the paper's), "self-normalised", "plugin", "dr"; "auto" is the method's
             own, else "dr".
+        confidence: level of the interval; None switches it off. This version has none yet, so
+            `report.interval` is None and `replicates` and `generator` have nothing to do.
         classes: order of the probability columns; needed unless the labels sort into it.
         kinds: {column: "categorical" | "continuous"}, else inferred by the rule of `Schema`.
         source_weight, target_weight: row multiplicities.
         calibrate: calibrate p(y|x) on the source, cross-fitted, where a method or estimator uses
             it; predictions and metrics always use the model's own probabilities.
+        target_labels: labels of a few target rows; refused, this version cannot use them yet.
+        replicates: bootstrap replicates of the interval.
+        memory_budget: bytes that the tables of SEES-d may take at a time; 256 MiB by default.
+        generator: source of randomness of the interval; point estimates use none.
         logits: the model returns logits; they are never guessed from their range.
 
     >>> from sees_torch import make_sparse_joint_shift
@@ -269,16 +303,25 @@ def estimate_shift(
     ('x0',)
     """
     chosen = resolve_method(method)
-    metrics = [metric] if isinstance(metric, str) or callable(metric) else list(metric)
-    if not metrics:
-        raise SeesError("metric is an empty list: name at least one.")
+    if memory_budget is not None and isinstance(chosen, SEESd) and chosen.memory_budget is None:
+        chosen = replace(chosen, memory_budget=memory_budget)
+    if target_labels is not None:
+        raise SeesError("target_labels cannot be used yet: leave it out.")
+    if confidence is not None and not 0 < confidence < 1:
+        raise SeesError(f"confidence must lie between 0 and 1, or be None; got {confidence!r}.")
+    metrics = [metric] if isinstance(metric, str) or callable(metric) else metric
+    if not isinstance(metrics, (list, tuple)) or not metrics:
+        raise SeesError(f"metric must be a name, a function or a list of them, got {metric!r}.")
     if estimator not in ("auto", *ESTIMATORS):
         raise SeesError(
             f"unknown estimator {estimator!r}: take 'auto' or one of {', '.join(ESTIMATORS)}."
         )
+    schema = learn_schema(source, kinds, source_weight)
     if model is not None:
         if source_proba is not None or target_proba is not None:
             raise SeesError("give either model, or source_proba and target_proba.")
+        target = schema.align(target)
+        schema.encode(target)  # Refuse a table that does not fit before the model sees it.
         source_proba = predict(model, source, "source", logits=logits)
         target_proba = predict(model, target, "target", logits=logits)
         classes = classes if classes is not None else model_classes(model)
@@ -287,14 +330,14 @@ def estimate_shift(
     elif logits:
         raise SeesError("logits=True belongs to model; turn given logits into probabilities.")
     labelled = Source(
-        source, labels, source_proba, classes=classes, kinds=kinds, weight=source_weight
+        source, labels, source_proba, classes=classes, weight=source_weight, schema=schema
     )
     unlabelled = Target(target, target_proba, labelled, weight=target_weight)
     if calibrate:
         labelled, unlabelled = calibrate_samples(labelled, unlabelled)
-    return report_match(
-        labelled, unlabelled, chosen.match(labelled, unlabelled), metrics, estimator
-    )
+    with torch.no_grad():
+        match = chosen.match(labelled, unlabelled)
+    return report_match(labelled, unlabelled, match, metrics, estimator)
 
 
 def resolve_method(method: str | Method) -> Method:
@@ -340,10 +383,18 @@ def report_match(
         "unseen_mass": match.unseen_mass,
         "residual": match.residual,
     }
-    if match.ranking is not None and len(match.ranking.objective) > 1:
-        best, second = match.ranking.objective[:2].tolist()
-        diagnostics["objective"] = best
-        diagnostics["runner_up_objective"] = second if math.isfinite(second) else math.inf
+    if not 0.5 <= diagnostics["mean_weight"] <= 2:
+        warnings.warn(
+            f"the weights average {diagnostics['mean_weight']:.3g} over the source instead of 1: "
+            "the model's probabilities contradict the labels. Use calibrate=True.",
+            SeesWarning,
+            stacklevel=3,
+        )
+    if match.ranking is not None and len(match.ranking.score) > 1:
+        best, second = match.ranking.score[:2].tolist()
+        diagnostics["score"] = best
+        if math.isfinite(second):
+            diagnostics["runner_up_score"] = second
     return ShiftReport(
         gaps,
         match,

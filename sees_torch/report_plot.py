@@ -75,8 +75,7 @@ def _plot_labels(report: ShiftReport, axes: matplotlib.axes.Axes) -> None:
 def _plot_table(report: ShiftReport, function: TableWeights, axes: matplotlib.axes.Axes) -> None:
     columns = [report.source.schema.columns[j] for j in function.features]
     cells = function.cells()
-    key = (report.source.rows.codes[:, function.members] * function.strides).sum(dim=1)
-    place = torch.searchsorted(function.keys, key)
+    place = function.place(report.source.rows)
     mass = report.source.mass.new_zeros(len(cells)).index_add(0, place, report.source.mass)
     shown = mass.argsort(descending=True, stable=True)[:MOST_CELLS].sort().values
     names = [

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from sees_torch.data import Rows, Schema
-from sees_torch.data.counting import content_hash
 from sees_torch.data.labels import read_labels
 from sees_torch.errors import ShapeError, SupportError
 from sees_torch.statistics.basis import Basis
@@ -32,8 +31,9 @@ class WeightFunction(nn.Module):
         column = read_labels(labels)
         if len(column) != len(rows):
             raise ShapeError(f"labels has {len(column)} entries, features has {len(rows)} rows.")
-        positions = column.positions(self.classes).to(rows.codes.device)
-        return self.of_rows(rows, positions)
+        held = next(self.buffers(), rows.codes)  # Where the module is, else where the table is.
+        positions = column.positions(self.classes).to(held.device)
+        return self.of_rows(rows.to(held.device), positions)
 
     def of_rows(self, rows: Rows, labels: Tensor) -> Tensor:
         """(n,) weights of coded rows with labels as positions in the classes."""
@@ -111,11 +111,14 @@ class TableWeights(WeightFunction):
         )
         return self.keys[:, None] // self.strides % sizes
 
-    def table(self, rows: Rows) -> Tensor:
+    def place(self, rows: Rows) -> Tensor:
+        """(n,) cell of every row, its position in `weight`; one past the last for any other."""
         key = (rows.codes[:, self.members] * self.strides).sum(dim=-1)
         place = torch.searchsorted(self.keys, key).clamp_max(len(self.keys) - 1)
-        known = self.keys[place] == key
-        return torch.where(known[:, None], self.weight[place], self.fallback)
+        return torch.where(self.keys[place] == key, place, len(self.keys))
+
+    def table(self, rows: Rows) -> Tensor:
+        return torch.cat([self.weight, self.fallback[None]])[self.place(rows)]
 
 
 class BasisWeights(WeightFunction):
@@ -180,7 +183,7 @@ class OddsWeights(WeightFunction):
 
     def table(self, rows: Rows) -> Tensor:
         score = self.basis(rows).to(self.coefficient.dtype) @ self.coefficient.T + self.intercept
-        key = content_hash(rows.codes, rows.values)
+        key = self.schema.row_hash(rows)
         place = torch.searchsorted(self.keys, key).clamp_max(len(self.keys) - 1)
         known = self.keys[place] == key
         share = torch.where(known[:, None], self.share[place], 1 / len(self.intercept))

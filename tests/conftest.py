@@ -1,1 +1,1 @@
-"""Its presence puts tests/ on the import path, so that every test can say `from worlds import …`."""
+"""Its presence puts tests/ on the import path, so that tests can say `from worlds import ...`."""

@@ -30,10 +30,16 @@ class Groups:
     def __len__(self) -> int:
         return len(self.first)
 
+    def counted(self, count: Tensor) -> Groups:
+        """The groups that have any mass; rows of the others are put into one that is cut off."""
+        kept = self.sum(count) > 0
+        place = torch.where(kept, kept.cumsum(0) - 1, int(kept.sum()))
+        return Groups(place[self.of_row], self.first[kept])
+
     def sum(self, per_row: Tensor) -> Tensor:
         """Sums of a (n, ...) tensor over the rows of each group, (U, ...)."""
-        total = per_row.new_zeros((len(self), *per_row.shape[1:]))
-        return total.index_add(0, self.of_row, per_row)
+        total = per_row.new_zeros((len(self) + 1, *per_row.shape[1:]))
+        return total.index_add(0, self.of_row, per_row)[:-1]
 
 
 def group_rows(codes: Tensor, sizes: Sequence[int], others: Sequence[Tensor] = ()) -> Groups:
@@ -90,7 +96,7 @@ def deal(count: Tensor, folds: int) -> Tensor:
     return torch.where(count[:, None] > 0, received / count[:, None].clamp_min(1e-300), 1 / folds)
 
 
-def content_hash(*columns: Tensor) -> Tensor:
+def content_hash(*columns: Tensor, salt: Tensor | None = None) -> Tensor:
     """A pseudo-random int64 for every row that depends on its content only.
 
     Row order, column order and batching do not change it, so folds and random subsets drawn
@@ -98,10 +104,14 @@ def content_hash(*columns: Tensor) -> Tensor:
 
     Args:
         columns: (n, k) tensors of any dtype.
+        salt: (k,) int64, a number per column that moves with it; without it rows that hold the
+            same values in other columns are alike.
     """
     total = torch.zeros(len(columns[0]), dtype=torch.int64, device=columns[0].device)
     for block in columns:
         bits = block.to(torch.float64).contiguous().view(torch.int64)
+        if salt is not None:
+            bits = bits + _mix(salt)
         total = total + _mix(bits).sum(dim=1)
     return _mix(total)
 

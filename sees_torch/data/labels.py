@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sees_torch.data.arrays import as_array
 from sees_torch.errors import SchemaError, ShapeError, SupportError
 
 
@@ -22,6 +23,11 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.of_row)
+
+    def where(self, kept: Tensor) -> Labels:
+        """The labels of some rows; values that none of them has are forgotten."""
+        used, of_row = torch.unique(self.of_row[kept], return_inverse=True)
+        return Labels(tuple(self.values[place] for place in used.tolist()), of_row)
 
     def positions(self, classes: Sequence[Any], what: str = "labels") -> Tensor:
         """(n,) int64 positions in `classes`; a label that is not among them is refused."""
@@ -38,25 +44,14 @@ class Labels:
 
 def read_labels(labels: Any, what: str = "labels") -> Labels:
     """A label column of any accepted type; missing entries are refused."""
+    if labels is None:
+        raise SupportError(f"{what} is None: the source must be labelled, one class per row.")
     if isinstance(labels, Tensor):
         column = _as_column(labels.detach(), what)
         distinct, of_row = torch.unique(column, return_inverse=True)
         values = tuple(distinct.tolist())
     else:
-        array = labels.to_numpy() if hasattr(labels, "to_numpy") else np.asarray(labels)
-        column = _as_column(array, what)
-        if column.dtype.kind in "fiub":
-            uniques, inverse = np.unique(column, return_inverse=True)
-            values = tuple(uniques.tolist())
-        else:
-            import pandas as pd
-
-            try:
-                inverse, uniques = pd.factorize(column.astype(object), use_na_sentinel=False)
-            except TypeError as error:
-                raise SchemaError(f"{what} must be hashable: {error}.") from None
-            values = tuple(None if pd.isna(value) else value for value in uniques)
-        of_row = torch.from_numpy(np.asarray(inverse, dtype=np.int64))
+        values, of_row = _factorize(labels, what)
     if not len(of_row):
         raise SupportError(f"{what} is empty: at least one labelled source row is needed.")
     missing = [place for place, value in enumerate(values) if value is None or value != value]
@@ -66,6 +61,31 @@ def read_labels(labels: Any, what: str = "labels") -> Labels:
             f"{what} has {absent} missing entries. Drop those rows, the source must be labelled."
         )
     return Labels(values, of_row)
+
+
+def _factorize(labels: Any, what: str) -> tuple[tuple[Any, ...], Tensor]:
+    if hasattr(labels, "to_numpy"):
+        numeric = (
+            getattr(labels.dtype, "kind", "O") in "fiub" if hasattr(labels, "dtype") else False
+        )
+        # As objects dates stay dates; a plain conversion would make them whole numbers.
+        array = labels.to_numpy() if numeric else np.asarray(labels.astype(object))
+    else:
+        array = as_array(labels, what)
+    column = _as_column(array, what)
+    if column.dtype.kind in "fiub":
+        uniques, inverse = np.unique(column, return_inverse=True)
+        return tuple(uniques.tolist()), torch.from_numpy(inverse.astype(np.int64))
+    import pandas as pd
+
+    if column.dtype.kind in "Mm":
+        column = pd.Series(column).astype(object).to_numpy()
+    try:
+        inverse, uniques = pd.factorize(column.astype(object), use_na_sentinel=False)
+    except TypeError as error:
+        raise SchemaError(f"{what} must be hashable: {error}.") from None
+    values = tuple(None if pd.isna(value) else value for value in uniques)
+    return values, torch.from_numpy(np.asarray(inverse, dtype=np.int64))
 
 
 def _as_column(array: Any, what: str) -> Any:
@@ -79,10 +99,28 @@ def _as_column(array: Any, what: str) -> Any:
     return array
 
 
+def read_classes(classes: Any) -> tuple[Any, ...]:
+    """The order of classes as the user gave it: a list, tuple, array, index or tensor."""
+    if isinstance(classes, Tensor):
+        classes = classes.tolist()
+    if isinstance(classes, (set, frozenset, str, bytes)) or not hasattr(classes, "__iter__"):
+        raise SchemaError(
+            f"classes must be a list in the order of the probability columns, got {classes!r}."
+        )
+    order = tuple(v.item() if isinstance(v, np.generic) else v for v in classes)
+    try:
+        distinct = len(set(order))
+    except TypeError as error:
+        raise SchemaError(f"classes must be hashable: {error}.") from None
+    if distinct != len(order) or distinct < 2:
+        raise SchemaError(f"classes must be two or more different values, got {list(order)}.")
+    return order
+
+
 def resolve_classes(
     labels: Labels,
     columns: int,
-    classes: Sequence[Any] | None,
+    classes: tuple[Any, ...] | None,
     column_names: Sequence[Any] | None,
 ) -> tuple[Any, ...]:
     """The order of the probability columns.
@@ -91,9 +129,7 @@ def resolve_classes(
     when there are exactly as many of them as columns. Anything else is ambiguous and refused.
     """
     if classes is not None:
-        order = tuple(v.item() if isinstance(v, np.generic) else v for v in classes)
-        if len(set(order)) != len(order) or len(order) < 2:
-            raise SchemaError(f"classes must be two or more different values, got {list(order)}.")
+        order = classes
     elif column_names is not None and set(labels.values) <= set(column_names):
         order = tuple(column_names)
     elif column_names is not None:

@@ -8,49 +8,40 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sees_torch.data.arrays import as_array, as_numbers
 from sees_torch.data.tables import is_frame
 from sees_torch.errors import SchemaError, SeesError, ShapeError
 
 TOLERANCE = 1e-4
+"""Rows may miss a sum of one by this, the rounding of printed files; 1e-2 in half precision."""
 BATCH = 8192
 
 
 def read_proba(proba: Any, rows: int, what: str, device: torch.device) -> Tensor:
     """(n, L) float64 probabilities, checked; an (n,) input is that of the second class.
 
-    Rows must be non-negative and sum to one within 1e-4, the rounding of printed files; they are
-    then divided by their sum. Nothing else is repaired.
+    Rows must be non-negative and sum to one within the tolerance; they are then divided by their
+    sum. Nothing else is repaired.
     """
-    if isinstance(proba, Tensor):
-        matrix = proba.to(device)
-    else:
-        values = proba.to_numpy() if hasattr(proba, "to_numpy") else np.asarray(proba)
-        if values.dtype.kind not in "fiub":
-            try:
-                values = values.astype(np.float64)
-            except (TypeError, ValueError):
-                raise SchemaError(
-                    f"{what} is not numeric (it holds {values.ravel()[:1].tolist()}). Give numbers "
-                    "between 0 and 1, without percent signs."
-                ) from None
-        matrix = torch.tensor(values, dtype=torch.float64, device=device)
-    matrix = matrix.to(torch.float64)
+    half = getattr(proba, "dtype", None) in (torch.float16, torch.bfloat16, np.float16)
+    matrix = as_numbers(proba, what, device)
     if matrix.ndim == 2 and matrix.shape[1] == 1:
         matrix = matrix[:, 0]
     if matrix.ndim == 1:
         matrix = torch.stack([1 - matrix, matrix], dim=1)
-    if matrix.ndim != 2:
+    if matrix.ndim != 2 or not matrix.shape[1]:
         raise ShapeError(
-            f"{what} must have shape (n, L), or (n,) for two classes; got {tuple(matrix.shape)}."
+            f"{what} must have shape (n, L) with a column per class, or (n,) for two classes; "
+            f"got {tuple(matrix.shape)}."
         )
     if len(matrix) != rows:
         raise ShapeError(f"{what} has {len(matrix)} rows, its features have {rows}.")
-    _check_rows(matrix.detach(), what)
+    _check_rows(matrix.detach(), what, 1e-2 if half else TOLERANCE)
     clean = matrix.clamp_min(0.0)
     return clean / clean.sum(dim=1, keepdim=True)
 
 
-def _check_rows(matrix: Tensor, what: str) -> None:
+def _check_rows(matrix: Tensor, what: str, tolerance: float) -> None:
     if not len(matrix):
         return
     bad = ~matrix.isfinite().all(dim=1)
@@ -61,14 +52,14 @@ def _check_rows(matrix: Tensor, what: str) -> None:
             "Find out why the model gives none there, or leave those rows out."
         )
     low, high = float(matrix.min()), float(matrix.max())
-    if low < -TOLERANCE or high > 1 + TOLERANCE:
+    if low < -tolerance or high > 1 + tolerance:
         raise SeesError(
             f"{what} ranges from {low:.4g} to {high:.4g}, probabilities lie in [0, 1]. "
             "If the model returns logits, pass logits=True (or apply softmax); "
             "if these are percentages, divide by 100."
         )
     gap = (matrix.sum(dim=1) - 1).abs()
-    if float(gap.max()) > TOLERANCE:
+    if float(gap.max()) > tolerance:
         row = int(gap.argmax())
         raise SeesError(
             f"rows of {what} must sum to 1; row {row} sums to {float(matrix[row].sum()):.6g}. "
@@ -78,7 +69,12 @@ def _check_rows(matrix: Tensor, what: str) -> None:
 
 def proba_columns(proba: Any) -> tuple[Any, ...] | None:
     """Column names of a probability DataFrame with a column a class, else None."""
-    return tuple(proba.columns) if is_frame(proba) and proba.shape[1] > 1 else None
+    if not is_frame(proba) or proba.shape[1] < 2:
+        return None
+    names = tuple(proba.columns)
+    if len(set(names)) < len(names):
+        raise SchemaError(f"probability columns {list(names)} have duplicate names: rename them.")
+    return names
 
 
 def model_classes(model: Any) -> tuple[Any, ...] | None:
@@ -110,11 +106,17 @@ def predict(model: Any, features: Any, what: str, *, logits: bool = False) -> An
         )
     if not logits:
         return output
-    scores = output if isinstance(output, Tensor) else torch.tensor(np.asarray(output))
-    scores = scores.to(torch.float64)
-    if scores.ndim == 1 or scores.shape[-1] == 1:
+    scores = as_numbers(output, f"the model's output on {what}")
+    if scores.ndim == 1 or (scores.ndim == 2 and scores.shape[1] == 1):
         return scores.sigmoid().reshape(-1)
-    return scores.softmax(dim=-1)
+    if scores.ndim != 2:
+        raise ShapeError(
+            f"the model's logits on {what} must have shape (n, L), got {tuple(scores.shape)}."
+        )
+    share = scores.softmax(dim=1)
+    if is_frame(output):
+        return type(output)(share.numpy(), columns=output.columns)
+    return share
 
 
 def _run_module(model: nn.Module, features: Any, what: str) -> Tensor:
@@ -122,15 +124,20 @@ def _run_module(model: nn.Module, features: Any, what: str) -> Tensor:
     parameter = next(model.parameters(), None)
     if parameter is not None:
         inputs = inputs.to(parameter.device)
-        if parameter.is_floating_point():
+        # An embedding looks whole numbers up, so they must reach it as such.
+        looks_up = any(isinstance(part, nn.Embedding) for part in model.modules())
+        if looks_up and not isinstance(features, Tensor) and bool((inputs == inputs.round()).all()):
+            inputs = inputs.to(torch.int64)
+        if parameter.is_floating_point() and (inputs.is_floating_point() or not looks_up):
             inputs = inputs.to(parameter.dtype)
-    was_training = model.training
+    was_training = {part: part.training for part in model.modules()}
     model.eval()
     try:
         with torch.no_grad():
             parts = [model(batch) for batch in inputs.split(BATCH)]
     finally:
-        model.train(was_training)
+        for part, training in was_training.items():
+            part.training = training
     if not parts or not all(isinstance(part, Tensor) for part in parts):
         got = type(parts[0]).__name__ if parts else "nothing"
         raise ShapeError(f"model must return one tensor of class outputs, got {got} for {what}.")
@@ -138,10 +145,15 @@ def _run_module(model: nn.Module, features: Any, what: str) -> Tensor:
 
 
 def _numeric_tensor(features: Any, what: str) -> Tensor:
-    values = features.to_numpy() if hasattr(features, "to_numpy") else np.asarray(features)
+    kinds = [t for t in features.dtypes] if is_frame(features) else [as_array(features, what).dtype]
+    if any(getattr(kind, "kind", "O") in "Mm" for kind in kinds):
+        raise SchemaError(
+            f"{what} holds dates, which an nn.Module cannot take. Pass a callable that prepares "
+            "the table, or give source_proba and target_proba."
+        )
     try:
-        return torch.tensor(values.astype(np.float32))
-    except (TypeError, ValueError):
+        return as_numbers(features, what).to(torch.float32)
+    except SchemaError:
         raise SchemaError(
             f"{what} holds text, which an nn.Module cannot take. Pass a callable that prepares "
             "the table, or give source_proba and target_proba."

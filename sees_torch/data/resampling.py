@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Cell = tuple[Hashable, ...]
+Order = Literal["split-first", "classifier-first", "draw-first"]
+ORDERS: tuple[Order, ...] = ("split-first", "classifier-first", "draw-first")
 
 
 def resample_shift(
@@ -29,7 +31,7 @@ def resample_shift(
     m: int = 5000,
     fit: Callable[[pd.DataFrame, np.ndarray], Any] | None = None,
     model: Any = None,
-    order: Literal["split-first", "draw-first"] = "split-first",
+    order: Order = "split-first",
     generator: torch.Generator | None = None,
 ) -> ShiftedPair:
     """A source and a target in which (features, label) follow the given laws.
@@ -48,18 +50,21 @@ def resample_shift(
             law.
         model: a finished classifier, instead of `fit`.
         order: "split-first" splits the table into parts for classifier, source and target before
-            drawing, so that no row is in two of them; "draw-first" is the paper's protocol, which
-            draws all of them from the whole table and so leaks rows between them.
+            drawing, so that no row is in two of them; where a cell has few rows its part of the
+            source and its part of the target then differ by chance. "classifier-first" sets only
+            the classifier's rows apart and draws source and target from all others, so that the
+            shift is exactly sparse. "draw-first" is the paper's protocol, which draws all three
+            from the whole table and so lets the classifier see rows it is tested on.
         generator: source of randomness; by default a fixed one.
 
     Returns:
         The pair. Its population gap is that of the laws with, inside each cell, all rows that the
-        classifier was not trained on ("split-first") or all rows ("draw-first").
+        classifier was not trained on (all rows under "draw-first").
     """
     if (fit is None) == (model is None):
         raise SeesError("give either fit, to train a classifier, or a finished model.")
-    if order not in ("split-first", "draw-first"):
-        raise SeesError(f"order takes 'split-first' or 'draw-first', got {order!r}.")
+    if order not in ORDERS:
+        raise SeesError(f"order takes one of {', '.join(ORDERS)}, got {order!r}.")
     absent = [name for name in (label, *features) if name not in frame.columns]
     if absent:
         raise SchemaError(f"the table has no columns {absent}; it has {list(frame.columns)}.")
@@ -145,7 +150,11 @@ def _parts(rows: int, count: int, order: str, generator: torch.Generator) -> lis
     if order == "draw-first":
         return [np.arange(rows)] * count
     shuffled = torch.randperm(rows, generator=generator).numpy()
-    return [np.sort(part) for part in np.array_split(shuffled, count)]
+    parts = [np.sort(part) for part in np.array_split(shuffled, count)]
+    if order == "classifier-first":
+        both = np.sort(np.concatenate(parts[:2]))
+        return [both, both, *parts[2:]]
+    return parts
 
 
 def _flatten(law: Mapping[Any, Any], depth: int) -> dict[Cell, float]:

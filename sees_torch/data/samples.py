@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from sees_torch.data.labels import read_labels, resolve_classes
+from sees_torch.data.arrays import as_numbers
+from sees_torch.data.labels import read_classes, read_labels, resolve_classes
 from sees_torch.data.probabilities import proba_columns, read_proba
 from sees_torch.data.schema import Kind, Rows, Schema
-from sees_torch.data.tables import Name
-from sees_torch.errors import SchemaError, SeesError, ShapeError, SupportError
+from sees_torch.data.tables import Name, is_frame
+from sees_torch.errors import SchemaError, SeesError, ShapeError
+
+Sample = TypeVar("Sample", bound="_Sample")
 
 
 class _Sample:
@@ -50,6 +53,12 @@ class _Sample:
         """Mean over the rows of a (n, ...) tensor, multiplicities included."""
         return torch.tensordot(self.mass.to(per_row.dtype), per_row, dims=1)
 
+    def with_posterior(self: Sample, posterior: Tensor) -> Sample:
+        """The same sample with another p(y|x)."""
+        other = copy.copy(self)
+        other.posterior = posterior
+        return other
+
 
 class Source(_Sample):
     """The labelled source sample, held out from the model's training.
@@ -70,37 +79,28 @@ class Source(_Sample):
         labels: Any,
         proba: Any,
         *,
-        classes: Sequence[Any] | None = None,
+        classes: Any = None,
         kinds: Mapping[Name, Kind] | None = None,
         weight: Any = None,
         schema: Schema | None = None,
     ) -> None:
         if schema is not None and kinds is not None:
             raise SeesError("give kinds or schema, not both: a schema fixes the kinds.")
-        count_hint = None if weight is None else _read_count(weight, None, "source_weight")
-        if schema is None:
-            _require_equal_length(features, count_hint, "source", "source_weight")
-            schema = Schema.learn(features, kinds, weight=count_hint)
-        self.schema = schema
+        self.schema = schema or learn_schema(features, kinds, weight)
         self.rows = self.schema.encode(features, "source")
         device = self.rows.codes.device
+        self.count = read_count(weight, len(self.rows), "source_weight").to(device)
         column = read_labels(labels)
         if len(column) != len(self.rows):
             raise ShapeError(f"labels has {len(column)} entries, source has {len(self.rows)} rows.")
-        names = proba_columns(proba)
-        if names is not None and classes is not None and set(names) == set(classes):
-            proba = proba[list(classes)]
+        order = None if classes is None else read_classes(classes)
+        proba, self.proba_names = _by_class(proba, order, None)
         matrix = read_proba(proba, len(self.rows), "source_proba", device)
-        self.classes = resolve_classes(column, matrix.shape[1], classes, names)
-        self.proba = self.posterior = matrix
+        counted = column.where((self.count > 0).to(column.of_row.device))
+        names = proba_columns(proba)
+        self.classes = resolve_classes(counted, matrix.shape[1], order, names)
+        self.proba = self.posterior = _of_second_class(proba, matrix, self.classes)
         self.labels = column.positions(self.classes).to(device)
-        self.count = _read_count(weight, self.rows, "source_weight")
-
-    def with_posterior(self, posterior: Tensor) -> Source:
-        """The same sample with another p(y|x)."""
-        other = copy.copy(self)
-        other.posterior = posterior
-        return other
 
 
 class Target(_Sample):
@@ -117,70 +117,118 @@ class Target(_Sample):
         self.schema = source.schema
         self.classes = source.classes
         self.rows = self.schema.encode(features, "target")
-        if not len(self.rows):
-            raise SupportError("target is empty: at least one row is needed.")
-        if self.rows.codes.device != source.rows.codes.device:
+        device = self.rows.codes.device
+        if device != source.rows.codes.device:
             raise SeesError(
-                f"source is on {source.rows.codes.device}, target on {self.rows.codes.device}: "
-                "move them to one device."
+                f"source is on {source.rows.codes.device}, target on {device}: move them to one "
+                "device."
             )
-        names = proba_columns(proba)
-        if names is not None and set(names) == set(self.classes):
-            proba = proba[list(self.classes)]
-        matrix = read_proba(proba, len(self.rows), "target_proba", self.rows.codes.device)
+        self.count = read_count(weight, len(self.rows), "target_weight").to(device)
+        proba, _ = _by_class(proba, self.classes, source.proba_names)
+        matrix = read_proba(proba, len(self.rows), "target_proba", device)
         if matrix.shape[1] != len(self.classes):
             raise ShapeError(
                 f"target_proba has {matrix.shape[1]} columns, source_proba has {len(self.classes)}:"
                 " both need one column per class, in the same order."
             )
-        self.proba = self.posterior = matrix
-        self.count = _read_count(weight, self.rows, "target_weight")
+        self.proba = self.posterior = _of_second_class(proba, matrix, self.classes)
+        self._notes = _treatments(self, source)
 
-    def with_posterior(self, posterior: Tensor) -> Target:
-        """The same sample with another p(y|x)."""
-        other = copy.copy(self)
-        other.posterior = posterior
-        return other
+    def unseen_mass(self, source: Source) -> float:
+        """Share of the target in rows with a level, in any feature, that the source never shows."""
+        inside = torch.ones_like(self.count, dtype=torch.bool)
+        for j, column in enumerate(self.schema.columns):
+            seen = torch.bincount(source.rows.codes[:, j], source.count, minlength=column.codes) > 0
+            inside &= seen[self.rows.codes[:, j]] | torch.tensor(column.kind == "continuous") & (
+                self.rows.codes[:, j] < column.seen_codes
+            )
+        return float(self.mass[~inside].sum())
 
     def treatments(self) -> tuple[str, ...]:
         """What was done to values that the source never showed, in words."""
-        notes = []
-        for j, column in enumerate(self.schema.columns):
-            codes = self.rows.codes[:, j]
-            unseen = float(self.mass[codes == column.unseen].sum())
-            if unseen > 0:
-                notes.append(
-                    f"{column.name}: {unseen:.2%} of the target has levels unknown to the source"
-                )
-            clamped = float(self.mass[self.rows.clamped[:, j]].sum())
-            if clamped > 0:
-                notes.append(
-                    f"{column.name}: {clamped:.2%} of the target lies outside "
-                    f"{column.low:g} to {column.high:g} and was clamped to it"
-                )
-            if column.seen_codes == 0:
-                notes.append(f"{column.name}: empty in the source, so it cannot explain a shift")
-        return tuple(notes)
+        return self._notes
 
 
-def _require_equal_length(features: Any, count: Tensor | None, what: str, weight: str) -> None:
-    if count is not None and len(features) != len(count):
-        raise ShapeError(f"{weight} has {len(count)} entries, {what} has {len(features)} rows.")
-
-
-def _read_count(weight: Any, rows: Rows | None, what: str) -> Tensor:
+def learn_schema(features: Any, kinds: Mapping[Name, Kind] | None, weight: Any) -> Schema:
+    """The schema of the source's features, rows of multiplicity zero left out."""
     if weight is None:
-        assert rows is not None
-        return torch.ones(len(rows), dtype=torch.float64, device=rows.codes.device)
-    try:
-        count = torch.as_tensor(
-            weight.to_numpy() if hasattr(weight, "to_numpy") else weight, dtype=torch.float64
-        )
-    except (TypeError, ValueError) as error:
-        raise SchemaError(f"{what} must be one number per row: {error}.") from None
-    if count.ndim != 1 or (rows is not None and len(count) != len(rows)):
-        expected = "(n,)" if rows is None else f"({len(rows)},)"
-        raise ShapeError(f"{what} must have shape {expected}, got {tuple(count.shape)}.")
+        return Schema.learn(features, kinds)
+    count = read_count(weight, len(features), "source_weight")
+    device = features.device if isinstance(features, Tensor) else count.device
+    return Schema.learn(features, kinds, weight=count.to(device))
+
+
+def read_count(weight: Any, rows: int, what: str) -> Tensor:
+    """(n,) row multiplicities, checked; ones when none are given."""
+    if weight is None:
+        return torch.ones(rows, dtype=torch.float64)
+    count = as_numbers(weight, what)
+    if count.shape != (rows,):
+        raise ShapeError(f"{what} must have shape ({rows},), got {tuple(count.shape)}.")
     if not bool((count.isfinite() & (count >= 0)).all()) or not float(count.sum()) > 0:
         raise SeesError(f"{what} must be non-negative, finite and not all zero.")
-    return count if rows is None else count.to(rows.codes.device)
+    return count
+
+
+def _by_class(
+    proba: Any, classes: tuple[Any, ...] | None, known: tuple[Any, ...] | None
+) -> tuple[Any, tuple[Any, ...] | None]:
+    """A probability frame with its columns in order, and the names of its columns.
+
+    Columns are put in the order of the classes where they name them, else in that of the names
+    `known` from the source; a frame with other names than the source's is refused.
+    """
+    names = proba_columns(proba)
+    if names is None:
+        return proba, None
+    if classes is not None and set(names) == set(classes):
+        return proba[list(classes)], classes
+    if known is not None and set(known) != set(classes or ()):
+        if set(names) != set(known):
+            raise SchemaError(
+                f"target_proba has the columns {list(names)}, source_proba has {list(known)}: "
+                "name them alike."
+            )
+        return proba[list(known)], known
+    if known is not None:
+        raise SchemaError(
+            f"the columns of target_proba {list(names)} do not name the classes {list(known)}."
+        )
+    return proba, names
+
+
+def _of_second_class(proba: Any, matrix: Tensor, classes: tuple[Any, ...]) -> Tensor:
+    """A single column named after the first class is its probability, else the second's.
+
+    Only text is a name: pandas calls a nameless column 0, which may be a class.
+    """
+    if is_frame(proba):
+        name = proba.columns[0] if proba.shape[1] == 1 else None
+    else:
+        name = None if isinstance(proba, Tensor) else getattr(proba, "name", None)
+    return matrix.flip(1) if isinstance(name, str) and name == classes[0] else matrix
+
+
+def _treatments(target: Target, source: Source) -> tuple[str, ...]:
+    notes = []
+    for j, column in enumerate(target.schema.columns):
+        codes = target.rows.codes[:, j]
+        unseen = float(target.mass[codes == column.unseen].sum())
+        if unseen > 0:
+            notes.append(
+                f"{column.name}: {unseen:.2%} of the target has levels unknown to the source"
+            )
+        missing = float(target.mass[codes == column.missing].sum())
+        if missing > 0 and not float(source.mass[source.rows.codes[:, j] == column.missing].sum()):
+            notes.append(
+                f"{column.name}: {missing:.2%} of the target is missing, nothing in the source is"
+            )
+        clamped = float(target.mass[target.rows.clamped[:, j]].sum())
+        if clamped > 0:
+            notes.append(
+                f"{column.name}: {clamped:.2%} of the target lies outside "
+                f"{column.show(column.low)} to {column.show(column.high)} and was clamped to it"
+            )
+        if column.seen_codes == 0:
+            notes.append(f"{column.name}: empty in the source, so it cannot explain a shift")
+    return tuple(notes)

@@ -8,6 +8,7 @@ categorical. `kinds` overrides the rule per column.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,8 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sees_torch.data.tables import Name, RawColumn, RawTable, read_table
-from sees_torch.errors import SchemaError, SupportError
+from sees_torch.data.arrays import as_numbers
+from sees_torch.data.counting import content_hash
+from sees_torch.data.tables import Name, RawColumn, RawTable, is_frame, read_table
+from sees_torch.errors import SchemaError, ShapeError, SupportError
 
 Kind = Literal["categorical", "continuous"]
 MAX_LEVELS = 20
@@ -43,6 +46,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def to(self, device: torch.device) -> Rows:
+        return Rows(self.codes.to(device), self.values.to(device), self.clamped.to(device))
+
     def __getitem__(self, index: Tensor) -> Rows:
         return Rows(self.codes[index], self.values[index], self.clamped[index])
 
@@ -58,6 +64,7 @@ class Column:
     edges: tuple[float, ...] = ()
     low: float = 0.0
     high: float = 1.0
+    dated: bool = False
 
     @property
     def seen_codes(self) -> int:
@@ -84,10 +91,16 @@ class Column:
             return "unseen"
         if self.kind == "categorical":
             level = self.levels[code]
-            return f"{level:g}" if isinstance(level, float) else str(level)
+            return self.show(level) if isinstance(level, float) else str(level)
         low = self.low if code == 0 else self.edges[code - 1]
         high = self.high if code == len(self.edges) else self.edges[code]
-        return f"{low:.4g} to {high:.4g}"
+        return f"{self.show(low)} to {self.show(high)}"
+
+    def show(self, number: float) -> str:
+        """A value of a numeric column as a person would write it."""
+        if self.dated:
+            return str(np.datetime64(int(number), "s")).replace("T00:00:00", "")
+        return f"{number:g}" if self.kind == "categorical" else f"{number:.4g}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,7 @@ class Schema:
         *,
         max_levels: int = MAX_LEVELS,
         bins: int = BINS,
-        weight: Tensor | None = None,
+        weight: Any = None,
     ) -> Schema:
         """The schema of a table.
 
@@ -124,6 +137,19 @@ class Schema:
             raise SchemaError("source has no columns: at least one feature is needed.")
         if not table.rows:
             raise SupportError("source is empty: at least one labelled row is needed.")
+        if kinds is not None and not isinstance(kinds, Mapping):
+            raise SchemaError(
+                f"kinds must be a mapping from column to kind, got {type(kinds).__name__}."
+            )
+        if bins < 1 or max_levels < 0:
+            raise SchemaError(
+                f"bins must be at least 1 and max_levels 0, got {bins}, {max_levels}."
+            )
+        if weight is not None:
+            weight = as_numbers(weight, "weight", table.device)
+            if weight.shape != (table.rows,):
+                shape = tuple(weight.shape)
+                raise ShapeError(f"weight must have shape ({table.rows},), got {shape}.")
         kinds = dict(kinds or {})
         unknown = [name for name in kinds if name not in {c.name for c in table.columns}]
         if unknown:
@@ -153,6 +179,13 @@ class Schema:
     def continuous(self) -> tuple[bool, ...]:
         return tuple(column.kind == "continuous" for column in self.columns)
 
+    def row_hash(self, rows: Rows) -> Tensor:
+        """(n,) int64 hash of every row's content, whatever the order of rows and named columns."""
+        salt = [zlib.crc32(repr(name).encode()) for name in self.names]
+        return content_hash(
+            rows.codes, rows.values, salt=torch.tensor(salt, device=rows.codes.device)
+        )
+
     def encode(self, data: Any, what: str = "target") -> Rows:
         """Any table with these columns as coded rows; named columns are matched by name.
 
@@ -160,14 +193,21 @@ class Schema:
         clamped to it. Both are marked in what comes back and reported by the estimate.
         """
         table = read_table(data, what)
+        if not table.rows:
+            raise SupportError(f"{what} is empty: at least one row is needed.")
         coded = [
             _encode_column(column, raw, what)
             for column, raw in zip(self.columns, self._aligned(table, what), strict=True)
         ]
-        codes, values, clamped = (
-            torch.stack(part, dim=1).to(table.device) for part in zip(*coded, strict=True)
-        )
+        codes, values, clamped = (torch.stack(part, dim=1) for part in zip(*coded, strict=True))
         return Rows(codes, values, clamped)
+
+    def align(self, data: Any, what: str = "target") -> Any:
+        """The same table with named columns in this schema's order, for models that count them."""
+        if not (self.named and is_frame(data)):
+            return data
+        self._aligned(read_table(data.iloc[:0], what), what)
+        return data[list(self.names)]
 
     def _aligned(self, table: RawTable, what: str) -> Sequence[RawColumn]:
         """The table's columns in this schema's order."""
@@ -197,6 +237,7 @@ class Schema:
 def _learn_column(
     raw: RawColumn, kind: Kind | None, max_levels: int, bins: int, weight: Tensor | None
 ) -> Column:
+    """How to code a column; rows of multiplicity zero do not count."""
     if raw.numbers is None:
         if kind == "continuous":
             raise SchemaError(
@@ -204,22 +245,24 @@ def _learn_column(
                 "or leave it categorical."
             )
         assert raw.symbols is not None
-        present = {value for value in raw.symbols if value is not None}
-        ordered = sorted(present, key=lambda value: (type(value).__name__, str(value), value))
+        counted = raw.symbols if weight is None else raw.symbols[(weight > 0).cpu().numpy()]
+        present = {value for value in counted if value is not None}
+        ordered = sorted(present, key=lambda value: (type(value).__name__, str(value), repr(value)))
         return Column(raw.name, "categorical", False, tuple(ordered))
-    finite = raw.numbers.isfinite()
-    distinct = raw.numbers[~raw.numbers.isnan()].unique()
+    mass = torch.ones_like(raw.numbers) if weight is None else weight.to(raw.numbers)
+    counted_numbers = raw.numbers[mass > 0]
+    distinct = counted_numbers[~counted_numbers.isnan()].unique()
     if kind is None:
         fixed = raw.boolean or raw.declared_categorical
         kind = "categorical" if fixed or len(distinct) <= max_levels else "continuous"
+    finite = raw.numbers.isfinite() & (mass > 0)
     if kind == "continuous" and bool(finite.any()):
         numbers = raw.numbers[finite]
-        mass = torch.ones_like(numbers) if weight is None else weight.to(numbers)[finite]
-        edges = _quantiles(numbers, mass, bins)
+        edges = _quantiles(numbers, mass[finite], bins)
         low, high = float(numbers.min()), float(numbers.max())
-        return Column(raw.name, "continuous", True, edges=edges, low=low, high=high)
+        return Column(raw.name, kind, True, edges=edges, low=low, high=high, dated=raw.dated)
     levels = tuple(bool(v) if raw.boolean else v for v in distinct.tolist())
-    return Column(raw.name, "categorical", True, levels)
+    return Column(raw.name, "categorical", True, levels, dated=raw.dated)
 
 
 def _quantiles(numbers: Tensor, mass: Tensor, bins: int) -> tuple[float, ...]:
@@ -234,16 +277,12 @@ def _quantiles(numbers: Tensor, mass: Tensor, bins: int) -> tuple[float, ...]:
 
 
 def _encode_column(column: Column, raw: RawColumn, what: str) -> tuple[Tensor, Tensor, Tensor]:
-    if (raw.numbers is None) == column.numeric and not raw.all_missing() and column.seen_codes:
-        numeric, text = ("source", what) if column.numeric else (what, "source")
-        raise SchemaError(
-            f"column {raw.name!r} is numeric in {numeric} but text in {text}. "
-            "Convert one of them so that equal values compare equal."
-        )
+    """Codes, scaled values and clamped flags of one column, (n,) each."""
+    if column.seen_codes and not raw.all_missing():
+        raw = _comparable(column, raw, what)
     if column.kind == "categorical":
         codes = _level_codes(column, raw)
-        return codes, torch.zeros(len(codes), dtype=torch.float64), torch.zeros_like(codes).bool()
-    assert raw.numbers is not None or raw.all_missing()
+        return codes, torch.zeros_like(codes, dtype=torch.float64), torch.zeros_like(codes).bool()
     if raw.numbers is None:
         assert raw.symbols is not None
         numbers = torch.full((len(raw.symbols),), math.nan, dtype=torch.float64)
@@ -252,37 +291,53 @@ def _encode_column(column: Column, raw: RawColumn, what: str) -> tuple[Tensor, T
     missing = numbers.isnan()
     edges = torch.tensor(column.edges, dtype=torch.float64, device=numbers.device)
     codes = torch.bucketize(numbers, edges).masked_fill(missing, column.missing)
-    span = (column.high - column.low) or 1.0
-    scaled = ((numbers - column.low) / span).masked_fill(missing, 0.0)
+    # Halved before subtracting, so that a range over all of float64 does not overflow.
+    span = (column.high / 2 - column.low / 2) or 1.0
+    scaled = ((numbers / 2 - column.low / 2) / span).masked_fill(missing, 0.0)
     clamped = ((numbers < column.low) | (numbers > column.high)) & ~missing
     return codes, scaled.clamp(0.0, 1.0), clamped
 
 
+def _comparable(column: Column, raw: RawColumn, what: str) -> RawColumn:
+    """The column in the source's form, or an error where values cannot be compared."""
+    if column.numeric and raw.numbers is not None:
+        if column.dated != raw.dated:
+            dates, other = ("source", what) if column.dated else (what, "source")
+            raise SchemaError(
+                f"column {raw.name!r} holds dates in {dates} but numbers in {other}. "
+                "Convert one of them so that equal values compare equal."
+            )
+        return raw
+    if raw.numbers is None and not column.numeric:
+        return raw
+    # Whole numbers too large for float64 are symbols, which numbers can still join.
+    if raw.numbers is not None and all(isinstance(v, int) for v in column.levels):
+        values = [int(v) if v.is_integer() else v for v in raw.numbers.tolist()]
+        symbols = np.array([None if v != v else v for v in values], dtype=object)
+        return RawColumn(raw.name, symbols=symbols)
+    if raw.symbols is not None and all(v is None or isinstance(v, int) for v in raw.symbols):
+        floats = [math.nan if v is None else float(v) for v in raw.symbols]
+        return RawColumn(raw.name, numbers=torch.tensor(floats, dtype=torch.float64))
+    numeric, text = ("source", what) if column.numeric else (what, "source")
+    raise SchemaError(
+        f"column {raw.name!r} is numeric in {numeric} but text in {text}. "
+        "Convert one of them so that equal values compare equal."
+    )
+
+
 def _level_codes(column: Column, raw: RawColumn) -> Tensor:
-    if raw.numbers is not None and column.numeric and column.levels:
+    if raw.numbers is not None:
+        missing = raw.numbers.isnan()
+        if not column.levels or not column.numeric:
+            # No level to compare numbers with: whatever is present is unseen.
+            return torch.where(missing, column.missing, column.unseen)
         levels = torch.tensor(
             [float(v) for v in column.levels], dtype=torch.float64, device=raw.numbers.device
         )
         place = torch.searchsorted(levels, raw.numbers).clamp_max(len(levels) - 1)
         codes = torch.where(levels[place] == raw.numbers, place, column.unseen)
-        return codes.masked_fill(raw.numbers.isnan(), column.missing)
-    if raw.numbers is not None:
-        # A source column without any level: whatever is present is unseen.
-        absent = raw.numbers.isnan()
-        return torch.where(absent, column.missing, column.unseen)
+        return codes.masked_fill(missing, column.missing)
     assert raw.symbols is not None
     place_of = {level: code for code, level in enumerate(column.levels)}
     place_of[None] = column.missing
-    import pandas as pd
-
-    # Look every distinct value up once: rows can be many, levels are few.
-    inverse, distinct = pd.factorize(raw.symbols, use_na_sentinel=False)
-    table = np.array(
-        [place_of.get(_plain(value), column.unseen) for value in distinct], dtype=np.int64
-    )
-    return torch.from_numpy(table[inverse])
-
-
-def _plain(value: Any) -> Any:
-    """None for any missing value, the value otherwise."""
-    return None if value is None or value != value else value
+    return torch.tensor([place_of.get(value, column.unseen) for value in raw.symbols])

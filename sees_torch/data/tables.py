@@ -6,6 +6,9 @@ None for missing. pandas is imported only when a table needs it.
 
 from __future__ import annotations
 
+import datetime
+import numbers
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +16,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sees_torch.data.arrays import as_array, as_numbers
 from sees_torch.errors import SchemaError, ShapeError
 
-Name = str | int
+Name = Hashable
+EXACT = 2**53
+"""Whole numbers beyond this are not exact in float64 and stay symbols."""
 
 
 @dataclass(frozen=True)
 class RawColumn:
-    """One column as the user gave it; exactly one of `numbers` and `symbols` is set."""
+    """One column as the user gave it; exactly one of `numbers` and `symbols` is set.
+
+    Dates are numbers, in seconds since 1970, and marked `dated`.
+    """
 
     name: Name
     numbers: Tensor | None = None
     symbols: np.ndarray | None = None
     declared_categorical: bool = False
     boolean: bool = False
+    dated: bool = False
 
     def all_missing(self) -> bool:
         if self.numbers is not None:
@@ -56,19 +66,19 @@ def read_table(data: Any, what: str) -> RawTable:
         return _read_frame(data, what, named=True)
     if isinstance(data, Tensor):
         _require_two_dimensions(data.ndim, tuple(data.shape), what)
-        if data.is_complex():
-            raise SchemaError(f"{what} is complex: give real features.")
+        values = as_numbers(data.detach(), what)
         boolean = data.dtype == torch.bool
-        numbers = data.detach().to(torch.float64)
         columns = tuple(
-            RawColumn(name=j, numbers=numbers[:, j].contiguous(), boolean=boolean)
-            for j in range(numbers.shape[1])
+            RawColumn(name=j, numbers=values[:, j].contiguous(), boolean=boolean)
+            for j in range(values.shape[1])
         )
         return RawTable(columns, False, len(data), data.device)
-    array = np.asarray(data)
+    array = as_array(data, what)
     _require_two_dimensions(array.ndim, array.shape, what)
-    if array.dtype.kind in "fiub":
-        return read_table(torch.tensor(array), what)
+    if array.dtype.kind == "b":
+        return read_table(torch.from_numpy(array.copy()), what)
+    if array.dtype.kind == "f":
+        return read_table(as_numbers(array, what), what)
     import pandas as pd
 
     return _read_frame(pd.DataFrame(array).infer_objects(), what, named=False)
@@ -83,13 +93,13 @@ def _require_two_dimensions(ndim: int, shape: tuple[int, ...], what: str) -> Non
 
 
 def _read_frame(frame: Any, what: str, named: bool) -> RawTable:
-    names = list(frame.columns)
-    doubled = sorted({str(name) for name in names if names.count(name) > 1})
+    doubled = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
     if doubled:
         raise SchemaError(
             f"{what} has duplicate column names: {', '.join(doubled)}. Rename or drop them, "
             "columns are matched by name."
         )
+    names = list(frame.columns)
     columns = tuple(_read_series(frame.iloc[:, j], names[j], what) for j in range(len(names)))
     return RawTable(columns, named, len(frame), torch.device("cpu"))
 
@@ -97,38 +107,69 @@ def _read_frame(frame: Any, what: str, named: bool) -> RawTable:
 def _read_series(series: Any, name: Any, what: str) -> RawColumn:
     import pandas as pd
 
-    name = name if isinstance(name, (str, int)) else str(name)
-    categorical = isinstance(series.dtype, pd.CategoricalDtype)
-    if categorical:
-        series = series.astype(series.cat.categories.dtype if not series.isna().any() else object)
-    if pd.api.types.is_object_dtype(series.dtype):
-        series = series.infer_objects()
+    declared = isinstance(series.dtype, pd.CategoricalDtype)
+    if declared:
+        series = series.astype(object).infer_objects()
+    if pd.api.types.is_complex_dtype(series.dtype):
+        raise SchemaError(f"column {name!r} of {what} is complex: give real numbers.")
+    if isinstance(series.dtype, pd.PeriodDtype):
+        series = series.dt.to_timestamp()
     if pd.api.types.is_datetime64_any_dtype(series.dtype):
-        # Seconds since the epoch keep order and distance, which is all a continuous column needs.
-        missing = series.isna().to_numpy()
-        seconds = series.to_numpy(dtype="datetime64[ns]").astype(np.int64) / 1e9
-        return RawColumn(name, numbers=torch.from_numpy(np.where(missing, np.nan, seconds)))
-    if pd.api.types.is_bool_dtype(series.dtype) or pd.api.types.is_numeric_dtype(series.dtype):
-        numbers = torch.from_numpy(series.to_numpy(dtype=np.float64, na_value=np.nan).copy())
-        boolean = bool(pd.api.types.is_bool_dtype(series.dtype))
-        return RawColumn(name, numbers=numbers, declared_categorical=categorical, boolean=boolean)
-    values = series.to_numpy(dtype=object)
-    symbols = values.copy()
-    symbols[pd.isna(series).to_numpy()] = None
+        return RawColumn(name, _seconds(series), declared_categorical=declared, dated=True)
+    if pd.api.types.is_timedelta64_dtype(series.dtype):
+        return RawColumn(name, as_numbers(series.dt.total_seconds(), what), None, declared)
+    if pd.api.types.is_bool_dtype(series.dtype):
+        return RawColumn(name, as_numbers(series, what), None, declared, boolean=True)
+    if pd.api.types.is_numeric_dtype(series.dtype) and not _beyond_exact(series):
+        return RawColumn(name, as_numbers(series, what), None, declared)
+    return _read_objects(series, name, what, declared)
+
+
+def _read_objects(series: Any, name: Any, what: str, declared: bool) -> RawColumn:
+    """A column of Python objects: flags, numbers or dates with gaps, else symbols."""
+    import pandas as pd
+
+    symbols = series.to_numpy(dtype=object).copy()
+    missing = pd.isna(series).to_numpy()
+    symbols[missing] = None
+    present = symbols[~missing]
     try:
-        set(symbols)
+        distinct = set(present)
     except TypeError as error:
         raise SchemaError(
             f"column {name!r} of {what} holds values that cannot be compared ({error}). "
             "Turn them into strings or numbers, or drop the column."
         ) from None
-    return RawColumn(name, symbols=symbols, declared_categorical=categorical)
+    if distinct and all(isinstance(value, (bool, np.bool_)) for value in distinct):
+        numbers_ = np.where(missing, np.nan, np.where(missing, False, symbols).astype(float))
+        return RawColumn(name, torch.from_numpy(numbers_), None, declared, boolean=True)
+    if distinct and all(_is_exact_number(value) for value in distinct):
+        floats = np.array([np.nan if value is None else float(value) for value in symbols])
+        return RawColumn(name, torch.from_numpy(floats), None, declared)
+    if distinct and all(type(value) is datetime.date for value in distinct):
+        days = pd.Series(pd.array(symbols, dtype="datetime64[s]"))
+        return RawColumn(name, _seconds(days), None, declared, dated=True)
+    return RawColumn(name, symbols=symbols, declared_categorical=declared)
 
 
-def as_rows(data: Any, index: np.ndarray) -> Any:
-    """Rows `index` of a table of any accepted type, in the same type."""
-    if is_frame(data):
-        return data.iloc[index]
-    if isinstance(data, Tensor):
-        return data[torch.from_numpy(np.ascontiguousarray(index)).to(data.device)]
-    return np.asarray(data)[index]
+def _is_exact_number(value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        return False
+    return not isinstance(value, numbers.Integral) or abs(int(value)) <= EXACT
+
+
+def _beyond_exact(series: Any) -> bool:
+    import pandas as pd
+
+    if not pd.api.types.is_integer_dtype(series.dtype) or series.isna().all():
+        return False
+    return max(abs(int(series.min())), abs(int(series.max()))) > EXACT
+
+
+def _seconds(series: Any) -> Tensor:
+    """Seconds since 1970, NaN for missing, whatever the resolution or the time zone."""
+    if getattr(series.dtype, "tz", None) is not None:
+        series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+    stamps = series.to_numpy().astype("datetime64[us]")
+    seconds = stamps.astype(np.int64) / 1e6
+    return torch.from_numpy(np.where(np.isnat(stamps), np.nan, seconds))

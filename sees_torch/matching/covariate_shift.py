@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from sees_torch.data import Rows, Source, Target
-from sees_torch.data.counting import content_hash, deal, group_keys, group_rows
+from sees_torch.data.counting import deal, group_keys, group_rows
 from sees_torch.errors import SeesError
 from sees_torch.matching.match import Match
 from sees_torch.solvers.logistic import ridge_logistic
 from sees_torch.solvers.proximal import GroupSimplex
 from sees_torch.solvers.proximal_gradient import group_likelihood
+from sees_torch.solvers.solution import Solution
 from sees_torch.statistics.basis import FeatureBasis, GaussianBasis, gaussian
 from sees_torch.weights import BasisWeights, OddsWeights
 
@@ -52,7 +53,7 @@ class KLIEP:
         basis = FeatureBasis(source)
         rows, mass, share = _distinct_features(target)
         points, on_source = basis(rows), basis(source.rows)
-        chosen = content_hash(rows.codes, rows.values).argsort()[: self.centres]
+        chosen = target.schema.row_hash(rows).argsort()[: self.centres]
         centres = points[chosen]
         to_target = torch.cdist(points, centres).square()
         to_source = torch.cdist(on_source, centres).square()
@@ -69,16 +70,22 @@ class KLIEP:
         width = widths[held_out.argmax()]
         kernel = gaussian(to_target, width)
         weight = source.mean(gaussian(to_source, width))
-        coefficient, residual = self._solve(kernel, weight, mass[None], tolerance=1e-6)
+        solution = self._solve(kernel, weight, mass[None], tolerance=1e-6)
         labels = len(source.classes)
         function = BasisWeights(
             source.schema,
             source.classes,
             GaussianBasis(basis, centres, float(width)),
-            coefficient[0][:, None].expand(-1, labels).clone(),
-            coefficient.new_zeros(labels),
+            solution.value[0][:, None].expand(-1, labels).clone(),
+            weight.new_zeros(labels),
         )
-        return Match(self.name, function, residual=float(residual.max()))
+        return Match(
+            self.name,
+            function,
+            residual=float(solution.residual[0]),
+            status=solution.status(),
+            unseen_mass=target.unseen_mass(source),
+        )
 
     def _held_out(
         self,
@@ -94,13 +101,11 @@ class KLIEP:
         weight = source.mean(gaussian(to_source, width))
         kept = ((1 - share) * mass[:, None]).T
         kept = kept / kept.sum(dim=1, keepdim=True)
-        coefficient, _ = self._solve(kernel, weight, kept, tolerance=1e-4)
+        fitted = self._solve(kernel, weight, kept, tolerance=1e-4).value
         held_out = (share * mass[:, None]).T
-        return (held_out * (coefficient @ kernel.T).clamp_min(1e-30).log()).sum()
+        return (held_out * (fitted @ kernel.T).clamp_min(1e-30).log()).sum()
 
-    def _solve(
-        self, kernel: Tensor, weight: Tensor, mass: Tensor, tolerance: float
-    ) -> tuple[Tensor, Tensor]:
+    def _solve(self, kernel: Tensor, weight: Tensor, mass: Tensor, tolerance: float) -> Solution:
         """(B, centres) coefficients for a batch of row masses."""
         usable = weight > 1e-12 * weight.max()
         simplex = GroupSimplex(
@@ -116,7 +121,7 @@ class KLIEP:
         )
         coefficient = kernel.new_zeros(len(mass), len(weight))
         coefficient[:, usable] = solution.value
-        return coefficient, solution.residual
+        return replace(solution, value=coefficient)
 
 
 @dataclass(frozen=True)
@@ -164,13 +169,17 @@ class DLU:
             share,
         )
         return Match(
-            self.name, function, residual=float(model.residual.max()), status=model.status()
+            self.name,
+            function,
+            residual=float(model.residual.max()),
+            status=model.status(),
+            unseen_mass=target.unseen_mass(source),
         )
 
 
 def _fold_shares(sample: Source | Target) -> tuple[Tensor, Tensor, Tensor]:
     """Sorted hashes (U,) of distinct rows, their shares (U, F) in the folds, group of row (n,)."""
-    key = content_hash(sample.rows.codes, sample.rows.values)
+    key = sample.schema.row_hash(sample.rows)
     groups = group_keys(key)
     return key[groups.first], deal(groups.sum(sample.count), FOLDS), groups.of_row
 
@@ -179,8 +188,9 @@ def _distinct_features(target: Target) -> tuple[Rows, Tensor, Tensor]:
     """Distinct target rows, their mass (U,), and their share (U, F) in each fold."""
     values = [v for v, c in zip(target.rows.values.T, target.schema.continuous, strict=True) if c]
     groups = group_rows(target.rows.codes, target.schema.cardinalities, values)
+    groups = groups.counted(target.count)
     rows = target.rows[groups.first]
-    order = content_hash(rows.codes, rows.values).argsort(stable=True)
+    order = target.schema.row_hash(rows).argsort(stable=True)
     share = torch.empty(len(rows), FOLDS, dtype=torch.float64, device=order.device)
     share[order] = deal(groups.sum(target.count)[order], FOLDS)
     return rows, groups.sum(target.mass), share

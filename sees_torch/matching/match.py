@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from sees_torch.data import Source, Target
-from sees_torch.errors import ConvergenceWarning, SupportWarning
+from sees_torch.errors import ConvergenceWarning, SeesError, SupportWarning
 from sees_torch.solvers.solution import Status
 from sees_torch.weights import WeightFunction
 
@@ -21,12 +22,14 @@ class Ranking:
     Attributes:
         subsets: feature positions of each subset.
         objective: (S,) distance between induced and observed target, same order.
+        score: (S,) the distance beyond sampling noise, in standard deviations; 0 for populations.
         ties: answers that fit exactly as well as the first, itself included, as feature
             positions; more than one means the data cannot tell them apart.
     """
 
     subsets: tuple[tuple[int, ...], ...]
     objective: Tensor
+    score: Tensor
     ties: tuple[tuple[int, ...], ...]
 
 
@@ -40,7 +43,8 @@ class Match:
         features: positions of the features that it depends on.
         residual: optimality residual of the solve, in the solver's units.
         status: how the solve ended.
-        unseen_mass: share of the target in cells that the source never visits.
+        unseen_mass: share of the target where the source never was: in cells of the features
+            that a table is on, else in rows with any level that the source does not show.
         estimator: the gap estimator that belongs to the method, None for the default.
         importance: (d,) contribution of every feature, where the method has one.
         ranking: the comparison of feature subsets, where the method has one.
@@ -65,15 +69,26 @@ class Match:
             )
         if self.unseen_mass > UNSEEN_WARNING:
             warnings.warn(
-                f"{self.unseen_mass:.1%} of the target is in cells of the chosen features that the "
-                "source never visits. Nothing is known of the labels there: the estimate assumes "
-                "that they behave as the label's average.",
+                f"{self.unseen_mass:.1%} of the target is where the source never was. Nothing is "
+                "known of the labels there: the estimate assumes that such rows behave as the "
+                "average does.",
                 SupportWarning,
                 stacklevel=3,
             )
 
 
 UNSEEN_WARNING = 0.01
+
+
+def whole_number(value: Any, name: str) -> int:
+    """A whole number >= 0 of any integer type."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0 or isinstance(value, bool):
+        raise SeesError(f"{name} must be a whole number >= 0, got {value!r}.")
+    return number
 
 
 @runtime_checkable

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
-from sees_torch.errors import SeesError, ShapeError, SupportError
+from sees_torch.errors import IdentificationError, SeesError, ShapeError, SupportError
 from sees_torch.matching.likelihood import distinct_target
-from sees_torch.matching.match import Match
+from sees_torch.matching.match import Match, whole_number
 from sees_torch.solvers.proximal import GroupSimplex
 from sees_torch.solvers.proximal_gradient import group_likelihood
 from sees_torch.solvers.solution import Solution, Status
@@ -33,6 +33,8 @@ class SEESc:
     over a >= 0 with E_s[ sum_y p(y|x) w(x, y) ] = 1, where a_{e_i} are all coefficients of feature
     i. (The paper prints the penalty with a plus inside a maximisation; it is subtracted there.)
     The expectation over the source uses p(y|x) too, not the labels: the two sides then err alike.
+    Without an intercept some group must carry the constant, and the penalty bends the weights a
+    little even when nothing shifted; with one, no shift gives exactly w = 1.
 
     Args:
         eta: strength of the penalty.
@@ -50,10 +52,15 @@ class SEESc:
     refit: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.eta, (int, float)) or not 0 <= self.eta < float("inf"):
+        try:
+            eta = float(self.eta)
+        except (TypeError, ValueError):
+            eta = -1.0
+        if not 0 <= eta < float("inf"):
             raise SeesError(f"eta must be a number >= 0, got {self.eta!r}.")
-        if self.sparsity is not None and (not isinstance(self.sparsity, int) or self.sparsity < 0):
-            raise SeesError(f"sparsity must be a whole number >= 0 or None, got {self.sparsity!r}.")
+        object.__setattr__(self, "eta", eta)
+        if self.sparsity is not None:
+            object.__setattr__(self, "sparsity", whole_number(self.sparsity, "sparsity"))
 
     @property
     def name(self) -> str:
@@ -65,6 +72,11 @@ class SEESc:
 
     def path(self, source: Source, target: Target, etas: Sequence[float]) -> list[Match]:
         """The weights at every eta, solved as one batch."""
+        d = len(source.schema.columns)
+        if self.sparsity is not None and self.sparsity > d:
+            raise IdentificationError(
+                f"sparsity={self.sparsity} but there are {d} features: at most {d} can shift."
+            )
         problem = _Problem.build(source, target, self._basis(source))
         kept = torch.full_like(problem.owner, True, dtype=torch.bool)
         solution = problem.solve(etas, kept, self.intercept)
@@ -138,6 +150,7 @@ class SEESc:
             tuple(self._select(importance)),
             float(solution.residual[row]),
             Status.CONVERGED if converged else Status.MAX_STEPS,
+            problem.unseen_mass,
             importance=importance,
         )
 
@@ -162,6 +175,7 @@ class _Problem:
     label_moment: Tensor
     owner: Tensor
     partition: Tensor
+    unseen_mass: float
 
     @classmethod
     def build(cls, source: Source, target: Target, basis: Basis) -> _Problem:
@@ -178,7 +192,16 @@ class _Problem:
         moment = torch.einsum("n,nk,nl->kl", source.mass, on_source, source.posterior)
         label_moment = source.mean(source.posterior)
         return cls(
-            source, basis, on_target, posterior, mass, moment, label_moment, owner, partition
+            source,
+            basis,
+            on_target,
+            posterior,
+            mass,
+            moment,
+            label_moment,
+            owner,
+            partition,
+            target.unseen_mass(source),
         )
 
     @property

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.errors import IdentificationError, SeesError, SupportError
-from sees_torch.matching.match import Match, Ranking
+from sees_torch.matching.match import Match, Ranking, whole_number
 from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
 from sees_torch.solvers.solution import Solution, Status
 from sees_torch.statistics.counted import CountedRows, count_samples
-from sees_torch.statistics.products import Route, SubsetProducts, subset_products
+from sees_torch.statistics.noise import sampling_noise
+from sees_torch.statistics.products import MEMORY, Route, SubsetProducts, subset_products
 from sees_torch.weights import ConstantWeights, TableWeights, WeightFunction
 
 TIE = 1e-12
@@ -30,7 +31,10 @@ class SEESd:
 
         sum_kappa sum_{x_kappa, f} ( p_t(x_kappa, f) - sum_y w_J(x_J, y) p_s(x_kappa, f, y) )^2
 
-    over all kappa of min(2s, d) features that contain J; the J with the least distance is chosen.
+    over all kappa of min(2s, d) features that contain J. Distances are not comparable between
+    subsets as they are: features of many levels have smaller tables and more weights to fit. So
+    the J is chosen that has the least distance among those whose distance, less what sampling
+    noise explains of it, is the smallest to within one standard deviation.
     A density ratio is non-negative and averages to one; with `constrained=False` neither is asked,
     which is the problem as the paper prints it.
 
@@ -39,18 +43,21 @@ class SEESd:
         soft: tables count predicted probabilities instead of predicted classes.
         constrained: demand w >= 0 and E_s[w] = 1.
         route: how the tables are formed, "tables" or "matches"; by default the cheaper one.
+        memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
     """
 
     sparsity: int = 1
     soft: bool = False
     constrained: bool = True
     route: Route | None = None
+    memory_budget: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sparsity, int) or self.sparsity < 0:
-            raise SeesError(f"sparsity must be a whole number >= 0, got {self.sparsity!r}.")
+        object.__setattr__(self, "sparsity", whole_number(self.sparsity, "sparsity"))
         if self.route not in (None, "tables", "matches"):
             raise SeesError(f"route takes 'tables', 'matches' or None, got {self.route!r}.")
+        if self.memory_budget is not None and not self.memory_budget > 0:
+            raise SeesError(f"memory_budget must be positive bytes, got {self.memory_budget!r}.")
 
     @property
     def name(self) -> str:
@@ -64,13 +71,19 @@ class SEESd:
                 f"sparsity={self.sparsity} but there are {d} features: at most {d} can shift."
             )
         rows = count_samples(source, target, self.soft)
-        products = subset_products(rows, self.sparsity, self.route)
+        if self.sparsity > len(rows.features):
+            raise SupportError(
+                f"source and target have levels in common in {len(rows.features)} of {d} features, "
+                f"too few for sparsity={self.sparsity}. Check that the columns are coded alike."
+            )
+        products = subset_products(rows, self.sparsity, self.route, self.memory_budget or MEMORY)
         fit = _fit(products, self.constrained)
-        answer, ranking = _choose(source, rows, products, fit)
+        score = _score(source, target, rows, products, fit)
+        answer, ranking = _choose(source, rows, products, fit, score)
         return Match(
             self.name,
-            _weight_function(source, rows, products, fit, answer),
-            answer.features,
+            _weight_function(source, rows, answer),
+            tuple(rows.features[j] for j in answer.members),
             float(fit.solution.residual[answer.subset]),
             fit.status(answer.subset),
             float(fit.unseen[answer.subset]),
@@ -95,10 +108,18 @@ class _Fit:
 
 @dataclass(frozen=True)
 class _Answer:
-    """A subset, and those of its features that the weights really depend on."""
+    """A subset, trimmed to the features that its weights really depend on.
+
+    Attributes:
+        subset: its place in the list of subsets.
+        members: features kept, as columns of the counted rows.
+        mass: (C, L) source mass of the cells of those features; weight (C, L) their weights.
+    """
 
     subset: int
-    features: tuple[int, ...]
+    members: tuple[int, ...]
+    mass: Tensor
+    weight: Tensor
 
 
 def _fit(products: SubsetProducts, constrained: bool) -> _Fit:
@@ -136,74 +157,118 @@ def _fit(products: SubsetProducts, constrained: bool) -> _Fit:
     return _Fit(weight / total[owner][:, None], objective, unseen, solution)
 
 
+def _score(
+    source: Source, target: Target, rows: CountedRows, products: SubsetProducts, fit: _Fit
+) -> Tensor:
+    """(S,) the objective of each subset beyond its noise, in standard deviations.
+
+    Objectives of different subsets are sums over different tables: those of features with many
+    levels are smaller, and have more weights to fit. Multiplicities that average below one are
+    probabilities of a whole population, which has no noise: there the objective alone ranks.
+    """
+    n, m = float(source.total), float(target.total)
+    if n < len(source) or m < len(target):
+        return torch.where(fit.objective.isfinite(), 0.0, torch.inf)
+    noise = sampling_noise(rows, products, fit.weight, n, m)
+    return torch.where(fit.objective.isfinite(), noise.score(fit.objective), torch.inf)
+
+
 def _choose(
-    source: Source, rows: CountedRows, products: SubsetProducts, fit: _Fit
+    source: Source, rows: CountedRows, products: SubsetProducts, fit: _Fit, score: Tensor
 ) -> tuple[_Answer, Ranking]:
-    """The subset with the least objective; among exact ties the fewest features, then by name."""
+    """The subset with the least score; among exact ties the fewest features, then by name."""
     subsets = [tuple(members) for members in products.subsets.members.tolist()]
+    names = [str(source.schema.names[j]) for j in rows.features]
     owner = products.subsets.of_cell()
     scale = torch.zeros_like(fit.objective).index_add(0, owner, products.product[:, -1, -1])
-    best = fit.objective.min()
-    tied = (fit.objective <= best + TIE * scale).nonzero().squeeze(1).tolist()
+    first = _order(fit.objective, score)[0]
+    close = (fit.objective - fit.objective[first]).abs() <= TIE * scale
+    # Equal tables have equal noise; the slack is rounding in it.
+    close &= (score - score[first]).abs() <= 1e-6 * score[first].abs().clamp_min(1e-6)
+    tied = close.nonzero().squeeze(1).tolist()
     starts = products.subsets.starts().tolist()
     answers = []
     for place in tied:
         cells = slice(starts[place], starts[place] + products.subsets.cells[place])
-        weight, present = fit.weight[cells], products.mass[cells, :-1] > 0
-        sizes = [rows.sizes[j] for j in subsets[place]]
-        varies = _varies(weight, present, sizes)
-        kept = tuple(j for j, moves in zip(subsets[place], varies, strict=True) if moves)
-        answers.append(_Answer(place, kept))
-    names = source.schema.names
+        mass, weight = products.mass[cells, :-1], fit.weight[cells]
+        answers.append(_trimmed(place, subsets[place], names, rows.sizes, mass, weight))
 
     def preference(answer: _Answer) -> tuple[int, list[str]]:
-        return len(answer.features), [str(names[j]) for j in answer.features]
+        return len(answer.members), sorted(names[j] for j in answer.members)
 
     answers.sort(key=preference)
-    order = fit.objective.argsort(stable=True)
-    distinct = tuple(dict.fromkeys(answer.features for answer in answers))
-    fewest = tuple(features for features in distinct if len(features) == len(distinct[0]))
+    order = _order(fit.objective, score)
+
+    def positions(members: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(rows.features[j] for j in members)
+
+    distinct = tuple(dict.fromkeys(positions(answer.members) for answer in answers))
     ranking = Ranking(
-        tuple(subsets[place] for place in order.tolist()), fit.objective[order], fewest
+        tuple(positions(subsets[place]) for place in order.tolist()),
+        fit.objective[order],
+        score[order],
+        tuple(features for features in distinct if len(features) == len(distinct[0])),
     )
     return answers[0], ranking
 
 
-def _varies(weight: Tensor, present: Tensor, sizes: list[int]) -> list[bool]:
-    """Along which features of a subset its (C, L) table varies, where the source has mass."""
-    table, seen = weight.reshape(*sizes, -1), present.reshape(*sizes, -1)
-    scale = float(weight.abs().max().clamp_min(1.0))
-    flags = []
-    for axis in range(len(sizes)):
-        high = torch.where(seen, table, -torch.inf).amax(dim=axis)
-        low = torch.where(seen, table, torch.inf).amin(dim=axis)
-        flags.append(bool((high - low > DEPENDS * scale).any()))
-    return flags
+def _order(objective: Tensor, score: Tensor) -> Tensor:
+    """Subsets from best to worst.
+
+    Those that explain the target as well as the best, to within one standard deviation of noise,
+    come first and by their distance, as in the paper; then the others, by score.
+    """
+    by_objective = objective.argsort(stable=True)
+    behind = score > score.min() + 1.0
+    key = torch.where(behind, score, -torch.inf)[by_objective]
+    return by_objective[key.argsort(stable=True)]
 
 
-def _weight_function(
-    source: Source, rows: CountedRows, products: SubsetProducts, fit: _Fit, answer: _Answer
-) -> WeightFunction:
-    """The chosen subset's table on its remaining features, in the schema's codes."""
-    members = products.subsets.members[answer.subset].tolist()
-    start = int(products.subsets.starts()[answer.subset])
-    cells = slice(start, start + products.subsets.cells[answer.subset])
-    mass, weight = products.mass[cells, :-1], fit.weight[cells]
-    moved = mass * weight
-    label_mass = mass.sum(dim=0)
-    fallback = torch.where(label_mass > 0, moved.sum(dim=0) / label_mass.clamp_min(1e-300), 0.0)
-    sizes = [rows.sizes[j] for j in members]
-    dropped = [axis for axis, j in enumerate(members) if j not in answer.features]
-    if dropped:
-        # The weights do not vary along dropped features, so the mean over their levels is exact.
-        shape = [*sizes, mass.shape[1]]
-        mass, moved = (t.reshape(shape).sum(dim=dropped).flatten(0, -2) for t in (mass, moved))
-        weight = torch.where(mass > 0, moved / mass.clamp_min(1e-300), 0.0)
-    if not answer.features:
-        return ConstantWeights(source.schema, source.classes, weight[0])
-    visited = mass.sum(dim=1) > 0
-    grid = torch.cartesian_prod(*(rows.levels[j] for j in answer.features))
-    grid = grid.reshape(len(mass), len(answer.features))
+def _trimmed(
+    place: int,
+    members: tuple[int, ...],
+    names: list[str],
+    sizes: tuple[int, ...],
+    mass: Tensor,
+    weight: Tensor,
+) -> _Answer:
+    """The table without features along which it does not vary, where the source has mass.
+
+    Features go one at a time, the last by name first, and the rest is looked at again: of two
+    equal columns each is constant given the other, but only one of them may go.
+    """
+    kept = list(members)
+    shape = [sizes[j] for j in kept]
+    table, share = (t.reshape(*shape, -1) for t in (weight, mass))
+    limit = DEPENDS * float(weight.abs().max().clamp_min(1.0))
+    for feature in sorted(members, key=lambda j: names[j], reverse=True):
+        axis = kept.index(feature)
+        high = torch.where(share > 0, table, -torch.inf).amax(dim=axis)
+        low = torch.where(share > 0, table, torch.inf).amin(dim=axis)
+        if not bool((high - low > limit).any()):
+            moved = (share * table).sum(dim=axis)
+            share = share.sum(dim=axis)
+            table = torch.where(share > 0, moved / share.clamp_min(1e-300), 0.0)
+            kept.remove(feature)
+    n_labels = mass.shape[1]
+    return _Answer(place, tuple(kept), share.reshape(-1, n_labels), table.reshape(-1, n_labels))
+
+
+def _weight_function(source: Source, rows: CountedRows, answer: _Answer) -> WeightFunction:
+    """The chosen table in the schema's codes."""
+    if not answer.members:
+        return ConstantWeights(source.schema, source.classes, answer.weight[0])
+    label_mass = answer.mass.sum(dim=0)
+    moved = (answer.mass * answer.weight).sum(dim=0)
+    fallback = torch.where(label_mass > 0, moved / label_mass.clamp_min(1e-300), 0.0)
+    visited = answer.mass.sum(dim=1) > 0
+    grid = torch.cartesian_prod(*(rows.levels[j] for j in answer.members))
+    grid = grid.reshape(len(visited), len(answer.members))
     return TableWeights(
-        source.schema, source.classes, answer.features, grid[visited], weight[visited], fallback
+        source.schema,
+        source.classes,
+        tuple(rows.features[j] for j in answer.members),
+        grid[visited],
+        answer.weight[visited],
+        fallback,
     )

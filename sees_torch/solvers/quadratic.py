@@ -36,7 +36,9 @@ def least_squares(gram: Tensor, right: Tensor, free: Tensor, centre: Tensor) -> 
     point = torch.where(free, centre * scale, 0.0)
     system = scaled + RIDGE * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     for _ in range(PASSES):
-        point = _solve(system, (target + RIDGE * point)[..., None]).squeeze(-1)
+        point = (
+            point + _solve(system, _rest(system, target + RIDGE * point, point)[..., None])[..., 0]
+        )
     return torch.where(free, point / scale, 0.0)
 
 
@@ -79,7 +81,7 @@ def nonnegative_quadratic(
     for _ in range(PASSES):
         point, multiplier, passive, taken = _match_total(
             system, base + RIDGE * point, slope_right, total, problem, passive, free,
-            multiplier, max_steps,
+            multiplier, point, max_steps,
         )  # fmt: skip
         steps += taken
     residual = _residual(scaled, base, slope_right, total, problem, free, point, multiplier)
@@ -97,6 +99,7 @@ def _match_total(
     passive: Tensor,
     free: Tensor,
     multiplier: Tensor,
+    near: Tensor,
     max_steps: int,
 ) -> tuple[Tensor, Tensor, Tensor, int]:
     """Newton on nu until sum c . w(nu) = total, inside a bracket that always holds the root."""
@@ -110,7 +113,8 @@ def _match_total(
     point = torch.zeros_like(base)
     for step in range(1, max_steps + 1):
         nu = multiplier[problem][:, None]
-        point, passive, rise = _pivot(system, base + nu * slope_right, slope_right, passive, free)
+        right = base + nu * slope_right
+        point, passive, rise = _pivot(system, right, slope_right, passive, free, near)
         value = torch.zeros_like(total).index_add(0, problem, (slope_right * point).sum(dim=1))
         slope = torch.zeros_like(total).index_add(0, problem, (slope_right * rise).sum(dim=1))
         gap = total - value
@@ -127,11 +131,17 @@ def _match_total(
 
 
 def _pivot(
-    system: Tensor, right: Tensor, slope_right: Tensor, passive: Tensor, free: Tensor
+    system: Tensor,
+    right: Tensor,
+    slope_right: Tensor,
+    passive: Tensor,
+    free: Tensor,
+    near: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Non-negative minimisers of x'Sx/2 - right'x by block principal pivoting.
 
-    Returns the minimiser, its support, and d minimiser / d nu on that support. All infeasible
+    Returns the minimiser, its support, and d minimiser / d nu on that support; solves start from
+    `near`, so that a point that is optimal already is returned unchanged. All infeasible
     entries are exchanged at once; after three exchanges without progress only the last one is,
     which cannot cycle for a positive definite S.
     """
@@ -140,10 +150,12 @@ def _pivot(
     fewest = torch.full(right.shape[:-1], size + 1, device=right.device)
     patience = torch.full_like(fewest, 3)
     slack = 1e-14 * right.abs().amax(dim=-1, keepdim=True)
-    both = torch.stack([right, slope_right], dim=-1)
     limit = 20 + 5 * size * size
     for step in range(1, limit + 1):
-        point, rise = _solve_on(system, both, passive).unbind(-1)
+        start = torch.where(passive, near, 0.0)
+        both = torch.stack([_rest(system, right, start), slope_right], dim=-1)
+        change, rise = _solve_on(system, both, passive).unbind(-1)
+        point = start + change
         dual = torch.einsum("aij,aj->ai", system, point) - right
         wrong = free & torch.where(passive, point < -slack, dual < -slack)
         count = wrong.sum(dim=-1)
@@ -164,6 +176,14 @@ def _solve_on(system: Tensor, right: Tensor, passive: Tensor) -> Tensor:
     pair = passive[..., :, None] & passive[..., None, :]
     masked = torch.where(pair, system, 0.0) + torch.diag_embed((~passive).to(system.dtype))
     return _solve(masked, torch.where(passive[..., None], right, 0.0))
+
+
+def _rest(system: Tensor, right: Tensor, point: Tensor) -> Tensor:
+    """The rest, right - S point, zero where it is rounding: tiny eigenvalues would magnify it."""
+    product = torch.einsum("aij,aj->ai", system, point)
+    size = torch.einsum("aij,aj->ai", system.abs(), point.abs()) + right.abs()
+    rest = right - product
+    return torch.where(rest.abs() <= 64 * torch.finfo(rest.dtype).eps * size, 0.0, rest)
 
 
 def _solve(system: Tensor, right: Tensor) -> Tensor:

@@ -24,18 +24,22 @@ class CountedRows:
         codes: (U, d) int64, levels renumbered to those that occur.
         mass: (U, F, L + 1) share of the source with prediction f and label y; last column: share
             of the target with prediction f.
+        square: (U, L + 1) the same mass times the squared length of each row's prediction vector,
+            which is 1 for hard predictions.
+        soft: rows spread their mass over predictions.
+        features: positions in the schema of the columns of `codes`; columns in which source and
+            target have no level in common are left out, no table that holds one could match.
         sizes: levels that occur, per feature.
         levels: per feature, the schema's code of every level that occurs.
     """
 
     codes: Tensor
     mass: Tensor
+    square: Tensor
+    soft: bool
+    features: tuple[int, ...]
     sizes: tuple[int, ...]
     levels: tuple[Tensor, ...]
-
-    @property
-    def features(self) -> int:
-        return self.codes.shape[1]
 
     @property
     def label_mass(self) -> Tensor:
@@ -54,6 +58,9 @@ def count_samples(source: Source, target: Target, soft: bool) -> CountedRows:
     codes, sizes, levels = compact_levels(
         torch.cat([source.rows.codes, target.rows.codes]), source.schema.cardinalities
     )
+    features = _shared(codes, sizes, source, target)
+    codes = codes[:, features]
+    sizes, levels = tuple(sizes[j] for j in features), tuple(levels[j] for j in features)
     groups = group_rows(codes, sizes)
     n_labels = len(source.classes)
 
@@ -69,7 +76,25 @@ def count_samples(source: Source, target: Target, soft: bool) -> CountedRows:
     flat = per_row.new_zeros(len(groups) * n_labels * (n_labels + 1))
     flat = flat.index_add(0, place.reshape(-1), per_row.reshape(-1))
     mass = flat.reshape(len(groups), n_labels, n_labels + 1)
-    return CountedRows(codes[groups.first], mass, sizes, levels)
+    square = mass.sum(dim=1)
+    if soft:
+        length = torch.cat([s.proba.square().sum(dim=1) * s.mass for s in (source, target)])
+        flat = length.new_zeros(square.numel())
+        flat = flat.index_add(0, groups.of_row * (n_labels + 1) + label, length)
+        square = flat.reshape(square.shape)
+    first = codes[groups.first]
+    return CountedRows(first, mass, square, soft, tuple(features), sizes, levels)
+
+
+def _shared(codes: Tensor, sizes: tuple[int, ...], source: Source, target: Target) -> list[int]:
+    """Features in which some level has mass in both samples."""
+    kept = []
+    for j, size in enumerate(sizes):
+        here = torch.bincount(codes[: len(source), j], source.count, minlength=size)
+        there = torch.bincount(codes[len(source) :, j], target.count, minlength=size)
+        if bool(((here > 0) & (there > 0)).any()):
+            kept.append(j)
+    return kept
 
 
 def compact_levels(

@@ -46,8 +46,8 @@ def solve(z, mass, c, group, etas, **options):
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS.keys())
 @pytest.mark.parametrize("indicators", [False, True], ids=["dense", "indicators"])
 def test_reaches_cvxpys_objective(group, eta, indicators):
-    for seed in range(3):
-        z, mass, c = mixture(seed, group, indicators=indicators)
+    for seed in (0, 1):
+        z, mass, c = mixture(seed, group, rows=40, indicators=indicators)
         found = solve(z, mass, c, group, [eta])
         assert found.status() is Status.CONVERGED
         assert float(found.residual) < 1e-8
@@ -99,9 +99,7 @@ def test_the_answer_does_not_depend_on_the_start():
     z, mass, c = mixture(6, group)
     start = np.random.default_rng(0).dirichlet(np.ones(len(c)), size=2) / c
     flat = solve(z, mass, c, group, [1e-3, 1e-2], tolerance=1e-12)
-    other = solve(
-        z, mass, c, group, [1e-3, 1e-2], tolerance=1e-12, start=torch.tensor(start)
-    )
+    other = solve(z, mass, c, group, [1e-3, 1e-2], tolerance=1e-12, start=torch.tensor(start))
     torch.testing.assert_close(other.value, flat.value, rtol=0, atol=2e-6)
 
 
@@ -114,6 +112,6 @@ def test_a_single_column_needs_no_steps():
 def test_running_out_of_steps_is_a_status():
     group = GROUPS["groups"]
     z, mass, c = mixture(7, group)
-    found = solve(z, mass, c, group, [1e-3], tolerance=0.0, max_steps=25)
+    found = solve(z, mass, c, group, [1e-3], tolerance=-1.0, max_steps=25)
     assert found.status() is Status.MAX_STEPS
     assert not bool(found.converged.any())

@@ -154,12 +154,10 @@ def test_many_labels_and_blocks_satisfy_the_kkt_conditions():
 @pytest.mark.parametrize("kind", KINDS)
 def test_batch_equals_loop(kind):
     rng = np.random.default_rng(3)
-    problems = [make_problem(rng, int(rng.integers(1, 6)), 3, kind) for _ in range(25)]
+    problems = [make_problem(rng, int(rng.integers(1, 6)), 3, kind) for _ in range(12)]
     totals = rng.uniform(0.5, 2.0, len(problems))
     together = nonnegative_quadratic(*stack(problems, totals))
-    alone = [
-        nonnegative_quadratic(*stack([p], [t])) for p, t in zip(problems, totals, strict=True)
-    ]
+    alone = [nonnegative_quadratic(*stack([p], [t])) for p, t in zip(problems, totals, strict=True)]
     # Frozen members of a batch do not move; only the order of sums may differ.
     value = torch.cat([a.value for a in alone])
     torch.testing.assert_close(together.value, value, rtol=1e-10, atol=1e-10)
@@ -213,11 +211,6 @@ def test_undetermined_directions_stay_at_the_centre(constrained):
     np.testing.assert_allclose((s * found.numpy()).sum(1), level, rtol=1e-12)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="rounding in b is divided by RIDGE = 1e-9 and then by the scale of a rare label, so an "
-    "undetermined direction leaves a centre that is already optimal by up to 1e-4",
-)
 @pytest.mark.parametrize("constrained", [True, False])
 def test_a_centre_that_is_optimal_is_not_left(constrained):
     """Rank-one blocks, labels of very unequal mass, b = G 1: w = 1 is optimal and the centre."""

@@ -1,4 +1,4 @@
-"""Both routes to the table products of SEES-d against the definition."""
+"""All forms of the table products of SEES-d against the definition."""
 
 from itertools import combinations, product
 
@@ -11,7 +11,20 @@ from sees_torch import Source, Target
 from sees_torch.statistics.counted import count_samples
 from sees_torch.statistics.products import cheaper_route, subset_products
 
-ROUTES = ["tables", "matches"]
+FORMS = {"tables": 1e18, "listing": -1e18, "matches": 0.0}
+"""Tables are matrix products or sorted lists: here the price of sorting decides which."""
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """Table products by one of the three forms."""
+
+    def compute(rows, sparsity, form, **options):
+        monkeypatch.setattr("sees_torch.statistics.products.SORTING", FORMS[form])
+        route = "matches" if form == "matches" else "tables"
+        return subset_products(rows, sparsity, route, **options)
+
+    return compute
 
 
 def make_samples(seed, d, labels, rows=60, order=None, levels=3):
@@ -61,9 +74,8 @@ def by_definition(source, target, s, soft):
     return products, masses
 
 
-def by_route(rows, s, route, **options):
-    """The library's products as the same dictionaries; cells that never occur must be zero."""
-    found = subset_products(rows, s, route, **options)
+def as_dictionaries(rows, found):
+    """The library's products in the same form; cells that never occur must be zero."""
     keys = []
     for members in found.subsets.members.tolist():
         grid = product(*(rows.levels[j].tolist() for j in members))
@@ -75,13 +87,14 @@ def by_route(rows, s, route, **options):
     )
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize("labels", [2, 3])
 @pytest.mark.parametrize(("d", "s"), [(1, 0), (1, 1), (3, 0), (3, 1), (3, 2), (3, 3), (4, 2)])
-def test_routes_equal_the_definition(d, s, labels, soft, route):
+def test_forms_equal_the_definition(products, d, s, labels, soft, form):
     source, target = make_samples(10 * d + s, d, labels)
-    found = by_route(count_samples(source, target, soft), s, route)
+    rows = count_samples(source, target, soft)
+    found = as_dictionaries(rows, products(rows, s, form))
     for actual, expected in zip(found, by_definition(source, target, s, soft), strict=True):
         assert set(expected) <= set(actual)
         for key, value in actual.items():
@@ -92,15 +105,16 @@ def test_routes_equal_the_definition(d, s, labels, soft, route):
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize("labels", [2, 3])
 @pytest.mark.parametrize("d", [1, 2, 5, 6])
-def test_routes_agree_for_every_sparsity(d, labels, soft):
+def test_forms_agree_for_every_sparsity(products, d, labels, soft):
     rows = count_samples(*make_samples(d, d, labels, rows=200), soft)
     for s in range(d + 1):
-        tables, matches = (subset_products(rows, s, route) for route in ROUTES)
-        torch.testing.assert_close(tables.product, matches.product, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(tables.mass, matches.mass, rtol=1e-10, atol=1e-12)
+        tables, *others = (products(rows, s, form) for form in FORMS)
+        for other in others:
+            torch.testing.assert_close(tables.product, other.product, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(tables.mass, other.mass, rtol=1e-10, atol=1e-12)
         default = subset_products(rows, s)
         torch.testing.assert_close(default.product, tables.product, rtol=1e-10, atol=1e-12)
-        assert cheaper_route(rows, s) in ROUTES
+        assert cheaper_route(rows, s) in ("tables", "matches")
         # Each sample has mass one in every subset, the product is symmetric.
         total = torch.zeros(len(tables.subsets), labels + 1, dtype=torch.float64)
         total.index_add_(0, tables.subsets.of_cell(), tables.mass)
@@ -110,24 +124,24 @@ def test_routes_agree_for_every_sparsity(d, labels, soft):
         torch.testing.assert_close(tables.product, tables.product.mT, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("memory", [1, 5_000, 200_000])
-def test_small_memory_gives_the_same(route, memory):
+def test_small_memory_gives_the_same(products, form, memory):
     for s in (0, 1, 2, 5):
         rows = count_samples(*make_samples(1, 5, 3, rows=120), True)
-        large, small = subset_products(rows, s, route), subset_products(rows, s, route, memory)
+        large, small = products(rows, s, form), products(rows, s, form, memory=memory)
         torch.testing.assert_close(small.product, large.product, rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(small.mass, large.mass, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
-def test_order_of_rows_does_not_matter(route, soft):
+def test_order_of_rows_does_not_matter(products, form, soft):
     plain = count_samples(*make_samples(2, 4, 3), soft)
     mixed = count_samples(*make_samples(2, 4, 3, order=np.random.default_rng(0)), soft)
     assert torch.equal(plain.codes, mixed.codes)
     for s in range(5):
-        one, other = subset_products(plain, s, route), subset_products(mixed, s, route)
+        one, other = products(plain, s, form), products(mixed, s, form)
         torch.testing.assert_close(one.product, other.product, rtol=1e-12, atol=1e-15)
 
 

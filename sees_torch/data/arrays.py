@@ -1,0 +1,58 @@
+"""Numbers of any common container as float64 tensors; what cannot be one is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sees_torch.errors import SchemaError, ShapeError
+
+
+def as_array(data: Any, what: str) -> np.ndarray:
+    """A native numpy array; masked entries become missing, ragged lists are refused."""
+    if isinstance(data, np.ma.MaskedArray):
+        missing = np.ma.getmaskarray(data)
+        values = np.asarray(data).astype(object)
+        values[missing] = None
+        return values
+    try:
+        array = np.asarray(data)
+    except ValueError:
+        raise ShapeError(
+            f"{what} has rows of different lengths: give a rectangular array."
+        ) from None
+    if array.dtype.kind == "c":
+        raise SchemaError(f"{what} is complex: give real numbers.")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        return array.astype(np.float64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def as_numbers(data: Any, what: str, device: torch.device | None = None) -> Tensor:
+    """A dense float64 tensor, NaN for missing; text is refused."""
+    if isinstance(data, Tensor):
+        if data.layout is not torch.strided:
+            raise SchemaError(f"{what} is a sparse tensor: make it dense with .to_dense().")
+        if data.is_complex():
+            raise SchemaError(f"{what} is complex: give real numbers.")
+        return data.to(device=device, dtype=torch.float64)
+    if hasattr(data, "to_numpy"):
+        try:
+            array = data.to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError):
+            array = data.to_numpy()
+    else:
+        array = as_array(data, what)
+    if array.dtype.kind not in "fiub":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            shown = array.ravel()[:1].tolist()
+            raise SchemaError(
+                f"{what} is not numeric (it holds {shown}). Give numbers, without percent signs."
+            ) from None
+    # A copy: the user's memory may be read-only or strided backwards, which torch refuses.
+    return torch.from_numpy(np.array(array, dtype=np.float64, order="C")).to(device=device)

@@ -1,0 +1,315 @@
+"""Tensors stay on the device they came on: shown without a GPU by fake CUDA tensors.
+
+A fake tensor has a device and a shape but no data, and an operation that mixes devices raises. So
+counting, whose shapes depend on the data, is done beforehand; everything after it runs here. A few
+questions have no answer without data, and the fixture answers them: `all()` and `any()` by yes (so
+loops stop at their first check), `float()` by one, `nonzero()` and `unique()` by every entry.
+"""
+
+import copy
+from dataclasses import fields, is_dataclass, replace
+from itertools import chain, repeat
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from worlds import drawn_world, mixed_frame, samples
+
+from sees_torch import (
+    BBSE,
+    DLU,
+    KLIEP,
+    MLLS,
+    FeatureBasis,
+    SEESc,
+    SEESd,
+    Source,
+    Target,
+    estimate_shift,
+)
+from sees_torch.data import Schema
+from sees_torch.gap import ESTIMATORS, METRICS, estimate_gap
+from sees_torch.matching.sees_c import _Problem
+from sees_torch.matching.sees_d import _fit
+from sees_torch.solvers.logistic import ridge_logistic
+from sees_torch.solvers.proximal import GroupSimplex, certificate, prox
+from sees_torch.solvers.proximal_gradient import _Descent, group_likelihood
+from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
+from sees_torch.statistics.counted import count_samples
+from sees_torch.statistics.products import subset_products
+
+aten = torch.ops.aten
+
+
+class WithoutGuards(TorchFunctionMode):
+    """Indexing, `.to(device)` and a few more by way of aten.
+
+    Their Python bindings ask for a CUDA device guard, which a CPU build of torch does not have.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.plain = {Tensor.__invert__: aten.bitwise_not, Tensor.contiguous: aten.clone}
+        self.answers = {Tensor.all: repeat(True), Tensor.any: repeat(True)}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in self.plain:
+            return self.plain[func](*args)
+        if func in self.answers and len(args) == 1 and not kwargs:
+            return next(self.answers[func])
+        if func is Tensor.__getitem__:
+            view, places = basic(*args)
+            return aten.index(view, places) if places else view
+        if func is Tensor.__setitem__:
+            view, places = basic(*args[:2])
+            value = torch.as_tensor(args[2], dtype=view.dtype, device=view.device)
+            return aten.index_put_(view, places, value) if places else aten.copy_(view, value)
+        if func is Tensor.__float__:
+            return 1.0
+        if getattr(func, "__name__", "") == "unique":
+            return args[0].reshape(-1), torch.zeros_like(args[0], dtype=torch.int64)
+        if func is Tensor.nonzero:
+            return torch.zeros(args[0].numel(), args[0].ndim, dtype=torch.int64, device="cuda")
+        if func is Tensor.to and isinstance(args[-1], (str, torch.device)):
+            return aten._to_copy(args[0], dtype=kwargs.get("dtype"), device=torch.device(args[1]))
+        return func(*args, **kwargs)
+
+
+def basic(tensor, key):
+    """The view by slices, numbers, None and ..., and what remains to be indexed by tensors."""
+    keys, dim, places = key if isinstance(key, tuple) else (key,), 0, []
+    for at, k in enumerate(keys):
+        if k is None:
+            tensor = aten.unsqueeze(tensor, dim)
+        elif k is Ellipsis:
+            dim = tensor.ndim - sum(after is not None for after in keys[at + 1 :])
+            continue
+        elif isinstance(k, int):
+            tensor = aten.select(tensor, dim, k)
+            continue
+        elif isinstance(k, slice):
+            stop = 2**62 if k.stop is None else k.stop
+            tensor = aten.slice(tensor, dim, k.start or 0, stop, k.step or 1)
+        else:
+            places += [None] * (dim - len(places)) + [k]
+        dim += 1
+    return tensor, places
+
+
+@pytest.fixture
+def mode():
+    with FakeTensorMode(), WithoutGuards() as mode:
+        yield mode
+
+
+@pytest.fixture
+def cuda(mode):
+    """Turns tensors, and whatever holds them, into fake ones on CUDA."""
+    return moved
+
+
+@pytest.fixture
+def one_pass(mode):
+    """The first check of convergence fails, so that a loop runs its body once."""
+    mode.answers[Tensor.all] = chain([False], repeat(True))
+
+
+@pytest.fixture
+def nothing_wrong(mode):
+    """Pivoting finds no entry to exchange, so that it stops at its first check."""
+    mode.answers[Tensor.any] = repeat(False)
+
+
+def moved(thing):
+    if isinstance(thing, Tensor):
+        return torch.empty(thing.shape, dtype=thing.dtype, device="cuda")
+    if isinstance(thing, (tuple, list)):
+        return type(thing)(moved(part) for part in thing)
+    if isinstance(thing, torch.nn.Module):
+        other = copy.copy(thing)
+        other._buffers = {name: moved(value) for name, value in thing._buffers.items()}
+        other._modules = {name: moved(value) for name, value in thing._modules.items()}
+        return other
+    if isinstance(thing, (Source, Target)):
+        other = copy.copy(thing)
+        vars(other).update({name: moved(value) for name, value in vars(thing).items()})
+        return other
+    if is_dataclass(thing) and not isinstance(thing, Schema):
+        return replace(
+            thing, **{f.name: moved(getattr(thing, f.name)) for f in fields(thing) if f.init}
+        )
+    return thing
+
+
+def on_cuda(*things):
+    """Whether every tensor in these is a fake one on CUDA; there must be some."""
+    found = []
+
+    def walk(thing):
+        if isinstance(thing, Tensor):
+            found.append(isinstance(thing, FakeTensor) and thing.device.type == "cuda")
+        elif isinstance(thing, (tuple, list)):
+            for part in thing:
+                walk(part)
+        elif is_dataclass(thing):
+            for f in fields(thing):
+                walk(getattr(thing, f.name))
+
+    walk(list(things))
+    return bool(found) and all(found)
+
+
+PAIR = drawn_world(0, 60, 50, features=3, classes=3)
+SAMPLES = samples(PAIR)
+RNG = np.random.default_rng(0)
+
+
+def mixed_samples():
+    frame, later = mixed_frame(RNG, 60), mixed_frame(RNG, 50)
+    frame.loc[:5, "age"] = np.nan
+    source = Source(frame, np.arange(60) % 2, RNG.random(60))
+    return source, Target(later, RNG.random(50), source)
+
+
+MIXED = mixed_samples()
+BASES = {form: FeatureBasis(MIXED[0], form) for form in ("linear", "paired", "quadratic")}
+COUNTED = count_samples(*SAMPLES, soft=True)
+PROBLEM = _Problem.build(*SAMPLES, FeatureBasis(SAMPLES[0]))
+FUNCTIONS = {
+    "table": SEESd(1).match(*SAMPLES).weight_function,
+    "constant": BBSE().match(*SAMPLES).weight_function,
+    "basis": SEESc(intercept=True).match(*SAMPLES).weight_function,
+    "gaussian": KLIEP(centres=5, widths=(1.0,)).match(*SAMPLES).weight_function,
+    "odds": DLU().match(*SAMPLES).weight_function,
+}
+
+
+def test_the_harness_notices_a_tensor_left_on_the_cpu(cuda):
+    rows = cuda(torch.ones(4, 3))
+    with pytest.raises(RuntimeError, match="same device"):
+        rows + torch.ones(3)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.stack([rows, torch.ones(4, 3)])
+    with pytest.raises(RuntimeError, match="same device"):
+        rows @ torch.ones(3, 2)
+    assert on_cuda(rows)
+    assert not on_cuda(rows, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("route", "sorting"), [("tables", 1e18), ("tables", -1e18), ("matches", 0.0)]
+)
+@pytest.mark.parametrize("sparsity", [0, 1, 2, 3])
+def test_products(cuda, route, sorting, sparsity, monkeypatch):
+    monkeypatch.setattr("sees_torch.statistics.products.SORTING", sorting)
+    rows = cuda(COUNTED)
+    found = subset_products(rows, sparsity, route)
+    assert on_cuda(found.product, found.mass, found.subsets.of_cell(), found.subsets.starts())
+
+
+def test_the_fit_of_sees_d(cuda):
+    """Without constraints; the constrained solver follows."""
+    products = subset_products(cuda(COUNTED), 1, "matches")
+    fit = _fit(products, constrained=False)
+    assert on_cuda(fit.weight, fit.objective, fit.unseen, fit.solution)
+
+
+def test_quadratic_solvers(cuda, nothing_wrong):
+    gram, right, free = cuda((torch.ones(6, 2, 2), torch.ones(6, 2), torch.ones(6, 2).bool()))
+    problem, total = cuda((torch.zeros(6, dtype=torch.int64), torch.ones(2)))
+    assert on_cuda(least_squares(gram, right, free, right))
+    assert on_cuda(nonnegative_quadratic(gram, right, right, total, problem, right))
+
+
+def test_proximal_steps(cuda):
+    z, mass, eta, start = cuda(
+        (torch.ones(9, 5), torch.ones(1, 9), torch.ones(3, 1), torch.ones(3, 5))
+    )
+    simplex = cuda(GroupSimplex(torch.ones(1, 5), torch.tensor([0, 0, 1, 1, -1]), 2))
+    assert on_cuda(prox(simplex, start, eta, eta))
+    assert on_cuda(certificate(simplex, start, start, eta))
+    solve = _Descent(z, mass, simplex, eta)
+    assert on_cuda(solve.start(None), solve.objective(start), solve.certificate(start))
+    assert on_cuda(solve.step(start, start, eta, eta, eta))
+    assert on_cuda(solve.newton(start))
+
+
+def test_logistic(cuda, one_pass):
+    x, outcome, mass = cuda((torch.ones(9, 2), torch.ones(9), torch.ones(3, 9)))
+    assert on_cuda(ridge_logistic(x, outcome, mass, 1.0))
+
+
+def test_the_whole_likelihood_solver(cuda, one_pass, monkeypatch):
+    monkeypatch.setattr("sees_torch.solvers.proximal_gradient.CHECK_EVERY", 2)
+    z, mass, eta = cuda((torch.ones(9, 5), torch.ones(1, 9), torch.ones(3, 1)))
+    simplex = cuda(GroupSimplex(torch.ones(1, 5), torch.tensor([0, 0, 1, 1, -1]), 2))
+    found = group_likelihood(z, mass, simplex, eta)
+    assert found.steps > 0
+    assert on_cuda(found)
+
+
+@pytest.mark.parametrize("form", ["linear", "paired", "quadratic"])
+def test_basis(cuda, form):
+    assert on_cuda(cuda(BASES[form])(cuda(MIXED[0].rows)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_weights(cuda, name):
+    source, function = cuda(SAMPLES[0]), cuda(FUNCTIONS[name])
+    assert on_cuda(function.table(source.rows))
+    assert on_cuda(function.of_rows(source.rows, source.labels))
+    if name == "table":
+        assert on_cuda(function.cells())
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_gaps(cuda, estimator, metric):
+    source, target = cuda(SAMPLES[0]), cuda(SAMPLES[1])
+    gap = estimate_gap(source, target, cuda(FUNCTIONS["table"]), metric, estimator)
+    assert on_cuda(gap.source_value, gap.target_value, gap.gap)
+
+
+def test_the_design_of_sees_c(cuda):
+    """Not `stack` and `solve`: they pick columns by a mask, a shape that depends on data."""
+    coefficient = torch.zeros(2, len(PROBLEM.owner), 3, dtype=torch.float64, device="cuda")
+    assert on_cuda(cuda(PROBLEM).importance(coefficient))
+
+
+@pytest.mark.parametrize("name", ["table", "basis", "gaussian", "odds"])
+def test_a_moved_module_weighs_a_frame_on_its_own_device(name):
+    """The meta device is another device that every build of torch has."""
+    function = copy.deepcopy(FUNCTIONS[name]).to("meta")
+    assert function(PAIR.source, PAIR.labels).device.type == "meta"
+
+
+@pytest.mark.parametrize("kinds", ["categorical", "continuous", "both"])
+def test_coding(cuda, kinds):
+    columns = {"categorical": [1], "continuous": [2, 3], "both": [1, 2]}[kinds]
+    schema = Schema(tuple(MIXED[0].schema.columns[j] for j in columns), False)
+    rows = schema.encode(torch.empty(7, len(columns), dtype=torch.float64, device="cuda"))
+    assert on_cuda(rows)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "method", [SEESd(1), SEESd(2, soft=True), SEESc(), BBSE(), MLLS(), DLU(), KLIEP(centres=20)]
+)
+def test_a_real_gpu_gives_what_the_cpu_gives(method):
+    inputs = PAIR.inputs()
+    inputs["source"], inputs["target"] = (
+        torch.tensor(inputs[name].to_numpy()) for name in ("source", "target")
+    )
+    plain = estimate_shift(**inputs, method=method)
+    for name in ("source", "target", "labels", "source_proba", "target_proba"):
+        inputs[name] = torch.as_tensor(inputs[name]).cuda()
+    report = estimate_shift(**inputs, method=method)
+    assert report.weights.is_cuda
+    assert report.shifted_features == plain.shifted_features
+    assert abs(report.gap - plain.gap) < 1e-8
+    torch.testing.assert_close(report.weights.cpu(), plain.weights, rtol=1e-8, atol=1e-8)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sees_torch.errors import SchemaError, SeesError, SeesWarning
 from sees_torch.matching import Method, SEESc, SEESd
-from sees_torch.report import METHODS, ShiftReport, estimate_shift
+from sees_torch.matching.names import METHODS
+from sees_torch.report import ShiftReport, estimate_shift
 from sees_torch.version import __version__
 
 if TYPE_CHECKING:

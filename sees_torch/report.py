@@ -13,41 +13,19 @@ from torch import Tensor
 
 from sees_torch.calibration import calibrate as calibrate_samples
 from sees_torch.data import Source, Target
+from sees_torch.data.columns import Kind
 from sees_torch.data.probabilities import model_classes, predict
 from sees_torch.data.samples import learn_schema
-from sees_torch.data.schema import Kind
 from sees_torch.data.tables import Name
 from sees_torch.errors import SeesError, SeesWarning
 from sees_torch.gap import ESTIMATORS, Estimator, Gap, RowMetric, estimate_gap
-from sees_torch.matching import (
-    BBSE,
-    CBPE,
-    DLU,
-    KLIEP,
-    MLLS,
-    Match,
-    Method,
-    NoShift,
-    SEESc,
-    SEESd,
-)
+from sees_torch.matching import Match, Method, SEESd
+from sees_torch.matching.names import resolve_method
 from sees_torch.weights import WeightFunction
 
 if TYPE_CHECKING:
     import matplotlib.figure
     import pandas as pd
-
-METHODS: dict[str, type[Method]] = {
-    "sees-c": SEESc,
-    "sees-d": SEESd,
-    "bbse": BBSE,
-    "mlls": MLLS,
-    "kliep": KLIEP,
-    "dlu": DLU,
-    "cbpe": CBPE,
-    "none": NoShift,
-}
-DEFAULT_METHOD = "sees-d"
 
 
 @dataclass(frozen=True)
@@ -132,7 +110,7 @@ class ShiftReport:
             },
             "metrics": {
                 name: {"source": source, "target": target, "gap": target - source}
-                for name, source, target in self._values()
+                for name, source, target in self.values()
             },
             "diagnostics": dict(self.diagnostics),
             "notes": list(self.notes),
@@ -153,7 +131,7 @@ class ShiftReport:
                 "shifted_features": ", ".join(map(str, self.shifted_features)),
                 "status": self.status,
             }
-            for name, source, target in self._values()
+            for name, source, target in self.values()
         ]
         return pd.DataFrame(rows).set_index("metric")
 
@@ -181,7 +159,7 @@ class ShiftReport:
 
         return plot_report(self)
 
-    def _values(self) -> list[tuple[str, float, float]]:
+    def values(self) -> list[tuple[str, float, float]]:
         """Name, source and target value of every metric; equal names are numbered."""
         names = [gap.metric for gap in self.gaps]
         return [
@@ -194,54 +172,14 @@ class ShiftReport:
         ]
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        from sees_torch.report_text import report_lines
+
+        return "\n".join(report_lines(self))
 
 
 def _json_key(name: Any) -> Any:
     """A name that JSON can hold: text and numbers as they are, anything else as text."""
     return name if isinstance(name, (str, int, float)) else str(name)
-
-
-def _lines(report: ShiftReport) -> list[str]:
-    rate = report.metric == "accuracy"
-
-    def shown(value: float, sign: str = "") -> str:
-        return f"{100 * value:{sign}.1f} %" if rate else f"{value:{sign}.4g}"
-
-    unit = " points" if rate else ""
-    change = f"{100 * report.gap:+.1f}{unit}" if rate else f"{report.gap:+.4g}"
-    moved = ", ".join(map(str, report.shifted_features)) or "none (labels only, or nothing)"
-    lines = [
-        f"{report.metric}: {shown(report.source_value)} on the source, "
-        f"{shown(report.target_value)} estimated on the target, gap {change}",
-        f"shifted features: {moved}",
-    ]
-    if len(report.ties) > 1:
-        others = "; ".join(", ".join(map(str, tied)) for tied in report.ties[1:])
-        lines.append(f"  fits exactly as well: {others}")
-    for name, source, target in report._values()[1:]:
-        lines.append(
-            f"{name}: {source:.4g} on the source, {target:.4g} on the target, "
-            f"gap {target - source:+.4g}"
-        )
-    before = dict(zip(report.source.classes, _label_share(report.source).tolist(), strict=True))
-    lines.append("label shares, source to target:")
-    for label, share in report.target_label_distribution.items():
-        lines.append(f"  {label}: {before[label]:.1%} to {share:.1%}")
-    d = report.diagnostics
-    lines += [
-        f"method {report.match.method}, estimator {report.gaps[0].estimator}, "
-        f"status {report.status}",
-        f"rows: {d['source_rows']:g} source, {d['target_rows']:g} target; effective source rows "
-        f"{d['effective_rows']:.0f}; largest weight {d['largest_weight']:.3g}; "
-        f"target in unseen cells {d['unseen_mass']:.2%}",
-    ]
-    return lines + [f"note: {note}" for note in report.notes]
-
-
-def _label_share(source: Source) -> Tensor:
-    one_hot = torch.nn.functional.one_hot(source.labels, len(source.classes))
-    return source.mean(one_hot.to(torch.float64))
 
 
 def estimate_shift(
@@ -338,22 +276,6 @@ def estimate_shift(
     with torch.no_grad():
         match = chosen.match(labelled, unlabelled)
     return report_match(labelled, unlabelled, match, metrics, estimator)
-
-
-def resolve_method(method: str | Method) -> Method:
-    """The configured method; names take their defaults."""
-    if isinstance(method, str):
-        name = DEFAULT_METHOD if method == "auto" else method
-        if name not in METHODS:
-            raise SeesError(
-                f"unknown method {method!r}: take 'auto' or one of {', '.join(METHODS)}."
-            )
-        return METHODS[name]()
-    if isinstance(method, type) or not isinstance(method, Method):
-        raise SeesError(
-            f"method must be a name or a configured object like SEESd(sparsity=1), got {method!r}."
-        )
-    return method
 
 
 def report_match(

@@ -12,7 +12,7 @@ import torch
 
 from sees_torch import __version__, estimate_shift, make_sparse_joint_shift
 from sees_torch.cli import main
-from sees_torch.report import METHODS
+from sees_torch.matching.names import METHODS
 
 
 @pytest.fixture(scope="module")

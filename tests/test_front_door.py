@@ -30,7 +30,7 @@ from sees_torch import (
     estimate_shift,
     make_sparse_joint_shift,
 )
-from sees_torch.report import METHODS
+from sees_torch.matching.names import METHODS
 
 N, M = 500, 400
 

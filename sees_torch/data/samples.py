@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from sees_torch.data.arrays import as_numbers
+from sees_torch.data.columns import Kind
 from sees_torch.data.labels import read_classes, read_labels, resolve_classes
 from sees_torch.data.probabilities import proba_columns, read_proba
-from sees_torch.data.schema import Kind, Rows, Schema
+from sees_torch.data.schema import Rows, Schema
 from sees_torch.data.tables import Name, is_frame
 from sees_torch.errors import SchemaError, SeesError, ShapeError
 

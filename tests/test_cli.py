@@ -206,7 +206,8 @@ def test_a_flag_with_empty_cells_in_one_file(files):
     flag = pd.Series([True, False, None] * 100)
     source.assign(flag=flag).to_csv("s.csv", index=False)
     target.assign(flag=flag[:250].fillna(True).astype(bool)).to_csv("t.csv", index=False)
-    result()
+    found = result()
+    assert not any("flag" in note for note in found["notes"])
 
 
 def test_a_file_compared_with_itself(files):
@@ -326,9 +327,11 @@ def test_contents_that_are_refused(files, capsys, change, parts):
     assert_refused(capsys, estimate(), *parts)
 
 
-def test_date_labels_as_json(files):
+def test_date_labels_as_json(files, expected):
     files[0].assign(y=pd.to_datetime(files[0]["y"], unit="D")).to_parquet("s.parquet")
-    result(base=swap(source="s.parquet"))
+    found = result(base=swap(source="s.parquet"))
+    assert found["gap"] == pytest.approx(expected.gap, abs=1e-12)
+    assert [day[:10] for day in found["target_label_distribution"]] == ["1970-01-01", "1970-01-02"]
 
 
 def test_warnings_are_one_line(files, capsys):

@@ -18,21 +18,34 @@ from sees_torch.errors import (
     SupportError,
     SupportWarning,
 )
+from sees_torch.estimate import estimate_shift
 from sees_torch.matching import (
     BBSE,
     CBPE,
     DLU,
     KLIEP,
     MLLS,
+    Auto,
     KnownWeights,
     Match,
     NoShift,
     SEESc,
     SEESd,
+    SEESem,
 )
-from sees_torch.report import ShiftReport, estimate_shift
+from sees_torch.report import ShiftReport
 from sees_torch.statistics.basis import Basis, FeatureBasis
 from sees_torch.version import __version__
+from sees_torch.weighted_metrics import (
+    auroc,
+    average_precision,
+    balanced_accuracy,
+    cost,
+    expected_calibration_error,
+    f1,
+    precision,
+    recall,
+)
 from sees_torch.weights import BasisWeights, ConstantWeights, TableWeights, WeightFunction
 
 __all__ = [
@@ -41,6 +54,7 @@ __all__ = [
     "DLU",
     "KLIEP",
     "MLLS",
+    "Auto",
     "Basis",
     "BasisWeights",
     "ConstantWeights",
@@ -52,6 +66,7 @@ __all__ = [
     "NoShift",
     "SEESc",
     "SEESd",
+    "SEESem",
     "Schema",
     "SchemaError",
     "SeesError",
@@ -66,7 +81,15 @@ __all__ = [
     "Target",
     "WeightFunction",
     "__version__",
+    "auroc",
+    "average_precision",
+    "balanced_accuracy",
+    "cost",
     "estimate_shift",
+    "expected_calibration_error",
+    "f1",
     "make_sparse_joint_shift",
+    "precision",
+    "recall",
     "resample_shift",
 ]

@@ -7,12 +7,15 @@ data means little change.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.data.counting import deal, group_rows
 
+Form = Literal["vector", "temperature"]
 MANY = 10
 FOLDS = 5
 PSEUDO_ROWS = 10.0
@@ -20,15 +23,20 @@ FLOOR = 1e-6
 """Probabilities are floored here before their logarithm is taken."""
 
 
-def calibrate(source: Source, target: Target) -> tuple[Source, Target]:
+def calibrate(source: Source, target: Target, form: Form | None = None) -> tuple[Source, Target]:
     """Both samples with a calibrated posterior; predictions and metrics keep the model's own.
 
     Source rows are calibrated by models that were fitted without them, target rows by the mean of
     those models.
+
+    Args:
+        source, target: the samples.
+        form: "vector" or "temperature"; by default the first for up to MANY classes.
     """
     share = fold_shares(source)
+    tied = form == "temperature" or (form is None and len(source.classes) > MANY)
     with torch.no_grad():
-        models = _fit(source, share)
+        models = _fit(source, share, tied)
     per_fold = _apply(models, source.proba)
     own = torch.einsum("nk,knl->nl", share, per_fold)
     return (
@@ -58,10 +66,10 @@ def fold_shares(source: Source) -> Tensor:
     return deal(alike.sum(groups.sum(source.count)), FOLDS)[alike.of_row][groups.of_row]
 
 
-def _design(proba: Tensor) -> Tensor:
+def _design(proba: Tensor, tied: bool) -> Tensor:
     """(n, L, I) inputs of every class's score."""
     logs = proba.clamp_min(FLOOR).log()
-    if proba.shape[1] > MANY:
+    if tied:
         return logs[..., None]
     return torch.stack([logs, torch.ones_like(logs)], dim=-1)
 
@@ -72,13 +80,12 @@ def _scores(design: Tensor, models: Tensor) -> Tensor:
 
 def _apply(models: Tensor, proba: Tensor) -> Tensor:
     """(K, n, L) probabilities under each of the K models, (K, L, I)."""
-    return _scores(_design(proba), models).softmax(dim=-1)
+    return _scores(_design(proba, models.shape[-1] == 1), models).softmax(dim=-1)
 
 
-def _fit(source: Source, share: Tensor, *, steps: int = 50) -> Tensor:
+def _fit(source: Source, share: Tensor, tied: bool, *, steps: int = 50) -> Tensor:
     """(K, L, I) parameters, model k fitted without fold k, by damped Newton steps."""
-    design = _design(source.proba)
-    tied = source.proba.shape[1] > MANY
+    design = _design(source.proba, tied)
     folds, (n_classes, inputs) = share.shape[1], design.shape[1:]
     mass = (source.count[:, None] * (1 - share)).T
     total = mass.sum(dim=1, keepdim=True)

@@ -12,19 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sees_torch.errors import SchemaError, SeesError, SeesWarning
-from sees_torch.matching import Method, SEESc, SEESd
+from sees_torch.estimate import estimate_shift
+from sees_torch.matching import Method, SEESc, SEESd, SEESem
 from sees_torch.matching.names import METHODS
-from sees_torch.report import ShiftReport, estimate_shift
+from sees_torch.report import ShiftReport
 from sees_torch.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PICTURES = (".png", ".pdf", ".svg", ".jpg")
+EXIT_CODES = {"identified": 0, "weak": 3, "not_identified": 4}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 done, 2 input refused."""
+    """Run the command line; returns the exit code.
+
+    0 done (and identified), 2 input refused, 3 the estimate is weak, 4 it is not identified.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     with warnings.catch_warnings(record=True) as caught:
@@ -36,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             print(f"sees: {error}", file=sys.stderr)
             result = 2
-    for warning in caught:
-        print(f"sees: warning: {warning.message}", file=sys.stderr)
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        print(f"sees: warning: {message}", file=sys.stderr)
     return result
 
 
@@ -54,7 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=0, help="which draw (0)")
     demo.set_defaults(run=_demo)
 
-    estimate = commands.add_parser("estimate", help="estimate the shift between two files")
+    estimate = commands.add_parser(
+        "estimate",
+        help="estimate the shift between two files",
+        epilog="exit code: 0 identified, 3 weak, 4 not identified, 2 input refused",
+    )
     estimate.add_argument(
         "--source", required=True, type=Path, help="labelled rows, CSV or Parquet"
     )
@@ -76,12 +85,20 @@ def _parser() -> argparse.ArgumentParser:
     estimate.add_argument(
         "--method", default="auto", choices=["auto", *METHODS], help="how to match (auto)"
     )
-    estimate.add_argument("--sparsity", type=int, help="shifted features, for sees-d and sees-c")
-    estimate.add_argument("--eta", type=float, help="penalty, for sees-c")
+    estimate.add_argument(
+        "--sparsity", type=_auto_or(int), help="shifted features, or auto; for sees-em, -d and -c"
+    )
+    estimate.add_argument("--eta", type=_auto_or(float), help="penalty, or auto; for sees-c")
     estimate.add_argument(
         "--metric", nargs="+", default=["accuracy"], help="metrics, the headline first (accuracy)"
     )
     estimate.add_argument("--estimator", default="auto", help="gap estimator (auto)")
+    estimate.add_argument(
+        "--confidence", type=float, default=0.95, help="level of the interval (0.95)"
+    )
+    estimate.add_argument(
+        "--replicates", type=int, default=200, help="resamples; 0 for the analytic interval (200)"
+    )
     estimate.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     estimate.set_defaults(run=_estimate)
 
@@ -129,7 +146,7 @@ def _estimate(options: argparse.Namespace) -> int:
         options.json.write_text(json.dumps(report.to_dict(), indent=2, default=str) + "\n")
     if options.plot is not None:
         report.plot().savefig(options.plot, dpi=150)
-    return 0
+    return EXIT_CODES[report.status]
 
 
 def _estimate_files(options: argparse.Namespace) -> ShiftReport:
@@ -157,6 +174,8 @@ def _estimate_files(options: argparse.Namespace) -> ShiftReport:
         method=_configured(options),
         metric=options.metric,
         estimator=options.estimator,
+        confidence=options.confidence,
+        replicates=options.replicates,
         classes=classes,
     )
 
@@ -166,12 +185,32 @@ def _configured(options: argparse.Namespace) -> str | Method:
     given = {name: value for name, value in given.items() if value is not None}
     if not given:
         return str(options.method)
-    name = "sees-d" if options.method == "auto" else options.method
-    takes = {"sees-d": {"sparsity"}, "sees-c": {"sparsity", "eta"}}.get(name, set())
-    surplus = sorted(set(given) - takes)
+    takes: dict[str, tuple[Any, set[str]]] = {
+        "sees-em": (SEESem, {"sparsity"}),
+        "sees-d": (SEESd, {"sparsity"}),
+        "sees-c": (SEESc, {"sparsity", "eta"}),
+    }
+    if options.method not in takes:
+        raise SeesError(
+            f"method {options.method} has no {' and no '.join(sorted(given))}: choose --method "
+            "sees-em, sees-d or sees-c."
+        )
+    method, known = takes[options.method]
+    surplus = sorted(set(given) - known)
     if surplus:
-        raise SeesError(f"method {name} has no {' and no '.join(surplus)}.")
-    return SEESd(**given) if name == "sees-d" else SEESc(**given)
+        raise SeesError(f"method {options.method} has no {' and no '.join(surplus)}.")
+    configured: Method = method(**given)
+    return configured
+
+
+def _auto_or(kind: type[Any]) -> Any:
+    """An argument that is "auto" or a number."""
+
+    def number(text: str) -> Any:
+        return text if text == "auto" else kind(text)
+
+    number.__name__ = kind.__name__
+    return number
 
 
 def _read(path: Path) -> pd.DataFrame:

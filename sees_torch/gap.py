@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
+from sees_torch.efficient import GapParts, RowValues, cells_of, efficient_values, has_cells
 from sees_torch.errors import SeesError, ShapeError
+from sees_torch.matching.match import Estimator, Match
+from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 from sees_torch.weights import WeightFunction
 
-Estimator = Literal["ipw", "self-normalised", "plugin", "dr"]
-ESTIMATORS: tuple[Estimator, ...] = ("ipw", "self-normalised", "plugin", "dr")
+ESTIMATORS: tuple[Estimator, ...] = ("ipw", "self-normalised", "plugin", "dr", "eff")
 RowMetric = Callable[[Tensor, Tensor], Tensor]
 """(probabilities (n, L), labels (n,) as class positions) -> (n,) value of every row."""
+Metric = str | RowMetric
+"""A name, or a per-row function."""
 
 
 def accuracy(proba: Tensor, labels: Tensor) -> Tensor:
@@ -34,7 +37,12 @@ def brier(proba: Tensor, labels: Tensor) -> Tensor:
     return (proba - torch.nn.functional.one_hot(labels, proba.shape[1])).square().sum(dim=1)
 
 
-METRICS: dict[str, RowMetric] = {"accuracy": accuracy, "log_loss": log_loss, "brier": brier}
+ROW_METRICS: dict[str, RowMetric] = {"accuracy": accuracy, "log_loss": log_loss, "brier": brier}
+
+
+def is_rate(name: str) -> bool:
+    """The metric is a share between 0 and 1, shown in percent."""
+    return name == "accuracy" or name in WEIGHTED_METRICS
 
 
 @dataclass(frozen=True)
@@ -51,49 +59,58 @@ class Gap:
         return self.target_value - self.source_value
 
 
-def resolve_metric(metric: str | RowMetric) -> tuple[str, RowMetric]:
-    """The metric's name and per-row function."""
+def metric_name(metric: Metric) -> str:
+    """The metric's name; anything that is no metric is refused."""
     if isinstance(metric, str):
-        if metric not in METRICS:
+        known = [*ROW_METRICS, *WEIGHTED_METRICS]
+        if metric not in known:
             raise SeesError(
-                f"unknown metric {metric!r}: take one of {', '.join(METRICS)}, or a function of "
+                f"unknown metric {metric!r}: take one of {', '.join(known)}, or a function of "
                 "(probabilities, labels) that returns one value per row."
             )
-        return metric, METRICS[metric]
+        return metric
     if not callable(metric):
         raise SeesError(f"metric must be a name or a function, got {type(metric).__name__}.")
-    return getattr(metric, "__name__", type(metric).__name__), metric
+    return getattr(metric, "__name__", type(metric).__name__)
 
 
-def row_values(metric: RowMetric, proba: Tensor, labels: Tensor) -> Tensor:
-    """(n,) values of a per-row metric, checked."""
-    values = metric(proba, labels)
-    if not isinstance(values, Tensor) or values.shape != labels.shape:
-        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise ShapeError(
-            f"the metric must return one value per row, shape ({len(labels)},); got {got}. "
-            "A metric that is no mean over rows cannot be given as a function."
-        )
-    values = values.to(proba.dtype)
-    if not bool(values.isfinite().all()):
+def row_values(source: Source, target: Target, metric: Metric) -> RowValues | None:
+    """The metric's values, or None for a metric that is no mean over rows."""
+    metric_name(metric)
+    if isinstance(metric, str) and metric in WEIGHTED_METRICS:
+        return None
+    function = ROW_METRICS[metric] if isinstance(metric, str) else metric
+    on_source = _label_values(function, source.proba)
+    own = on_source.gather(1, source.labels[:, None]).squeeze(1)
+    return RowValues(own, on_source, _label_values(function, target.proba))
+
+
+def _label_values(metric: RowMetric, proba: Tensor) -> Tensor:
+    """(n, L) value that every row would have under each label, checked."""
+    columns = []
+    for label in range(proba.shape[1]):
+        labels = torch.full((len(proba),), label, dtype=torch.int64, device=proba.device)
+        values = metric(proba, labels)
+        if not isinstance(values, Tensor) or values.shape != labels.shape:
+            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError(
+                f"the metric must return one value per row, shape ({len(labels)},); got {got}. "
+                "A metric that is no mean over rows cannot be given as a function."
+            )
+        columns.append(values.to(proba.dtype))
+    table = torch.stack(columns, dim=1)
+    if not bool(table.isfinite().all()):
         raise SeesError("the metric returned NaN or infinity: bound it, e.g. floor probabilities.")
-    return values
-
-
-def label_values(metric: RowMetric, proba: Tensor) -> Tensor:
-    """(n, L) value that every row would have under each label."""
-    n_labels = proba.shape[1]
-    rows = torch.zeros(len(proba), dtype=torch.int64, device=proba.device)
-    return torch.stack([row_values(metric, proba, rows + y) for y in range(n_labels)], dim=1)
+    return table
 
 
 def target_posterior(weight_table: Tensor, posterior: Tensor) -> Tensor:
-    """(n, L) p_t(y|x), proportional to p(y|x) w(x, y).
+    """(..., n, L) p_t(y|x), proportional to p(y|x) w(x, y).
 
     A row that no label gives any weight to keeps p(y|x): the weights say that it does not occur.
     """
     joint = posterior * weight_table
-    total = joint.sum(dim=1, keepdim=True)
+    total = joint.sum(dim=-1, keepdim=True)
     return torch.where(total > 0, joint / total.clamp_min(1e-300), posterior)
 
 
@@ -101,7 +118,7 @@ def estimate_gap(
     source: Source,
     target: Target,
     weights: WeightFunction,
-    metric: str | RowMetric = "accuracy",
+    metric: Metric = "accuracy",
     estimator: Estimator = "dr",
 ) -> Gap:
     """The metric on both samples.
@@ -110,28 +127,54 @@ def estimate_gap(
     is, by estimator,
     `ipw`: mean_s w l, the paper's; `self-normalised`: mean_s w l / mean_s w;
     `plugin`: mean_t m; `dr`: mean_t m + mean_s w (l - m), which forgives a wrong p(y|x) but not a
-    wrong w.
+    wrong w; `eff`: the least variance for weights that are a table on a few features, see
+    `sees_torch.efficient`.
+    Metrics that are no mean over rows (F1, AUROC, ...) are always computed on weighted source rows,
+    as `self-normalised`.
     """
     if estimator not in ESTIMATORS:
         raise SeesError(f"unknown estimator {estimator!r}: take one of {', '.join(ESTIMATORS)}.")
-    name, function = resolve_metric(metric)
-    value = row_values(function, source.proba, source.labels)
-    on_source = source.mean(value)
-    if estimator == "plugin":
-        return Gap(name, estimator, on_source, _plugin(target, weights, function))
-    weight = weights.of_rows(source.rows, source.labels)
-    if estimator == "dr":
-        table = weights.table(source.rows)
-        expected = target_posterior(table, source.posterior) * label_values(function, source.proba)
-        correction = source.mean(weight * (value - expected.sum(dim=1)))
-        on_target = _plugin(target, weights, function) + correction
-    else:
-        on_target = source.mean(weight * value)
+    name = metric_name(metric)
+    values = row_values(source, target, metric)
+    if values is None:
+        function = WEIGHTED_METRICS[name]
+        weight = weights.of_rows(source.rows, source.labels) * source.count
+        before = function(source.proba, source.labels, source.count)
+        after = function(source.proba, source.labels, weight)
+        return Gap(name, "self-normalised", before, after)
+    parts = gap_parts(source, target, weights, values, estimator)
+    return Gap(name, estimator, parts.source_value[0], parts.target_value[0])
+
+
+def gap_parts(
+    source: Source,
+    target: Target,
+    weights: WeightFunction,
+    values: RowValues,
+    estimator: Estimator,
+) -> GapParts:
+    """What each row adds to an estimate of the gap."""
+    if estimator == "eff":
+        return efficient_values(source, target, cells_of(weights, source, target), values)
+    before = source.mean(values.own)[None]
+    here, there = torch.zeros_like(values.own), torch.zeros_like(values.target[:, 0])
+    if estimator in ("plugin", "dr"):
+        posterior = target_posterior(weights.table(target.rows), target.posterior)
+        there = (posterior * values.target).sum(dim=1)
+    if estimator != "plugin":
+        weight = weights.of_rows(source.rows, source.labels)
+        rest = values.own
+        if estimator == "dr":
+            posterior = target_posterior(weights.table(source.rows), source.posterior)
+            rest = rest - (posterior * values.source).sum(dim=1)
         if estimator == "self-normalised":
-            on_target = on_target / source.mean(weight)
-    return Gap(name, estimator, on_source, on_target)
+            weight = weight / source.mean(weight)
+        here = weight * rest
+    return GapParts(before, (source.mean(here) + target.mean(there))[None], here[None], there[None])
 
 
-def _plugin(target: Target, weights: WeightFunction, metric: RowMetric) -> Tensor:
-    posterior = target_posterior(weights.table(target.rows), target.posterior)
-    return target.mean((posterior * label_values(metric, target.proba)).sum(dim=1))
+def own_estimator(match: Match) -> Estimator:
+    """The estimator that belongs to a match: `eff` for tables, else `dr`, or the method's own."""
+    if match.estimator is not None:
+        return match.estimator
+    return "eff" if has_cells(match.weight_function) else "dr"

@@ -1,31 +1,34 @@
-"""The front door: `estimate_shift`, and the report it returns."""
+"""The report on a shift: the gap and its error, the shifted features, and the evidence."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from sees_torch.calibration import calibrate as calibrate_samples
 from sees_torch.data import Source, Target
-from sees_torch.data.columns import Kind
-from sees_torch.data.probabilities import model_classes, predict
-from sees_torch.data.samples import learn_schema
 from sees_torch.data.tables import Name
-from sees_torch.errors import SeesError, SeesWarning
-from sees_torch.gap import ESTIMATORS, Estimator, Gap, RowMetric, estimate_gap
-from sees_torch.matching import Match, Method, SEESd
-from sees_torch.matching.names import resolve_method
+from sees_torch.efficient import RowValues, cells_of, has_cells, variance
+from sees_torch.errors import SeesError
+from sees_torch.explanation import JointLaw, cell_frame, free_name
+from sees_torch.few_labels import suggest
+from sees_torch.gap import Gap, Metric, row_values
+from sees_torch.identifiability import Alternative, Status
+from sees_torch.matching import Match
+from sees_torch.matching.match import whole_number
 from sees_torch.weights import WeightFunction
 
 if TYPE_CHECKING:
     import matplotlib.figure
+    import numpy as np
     import pandas as pd
+
+MOST_ROWS = 10**9
+"""Sample sizes beyond this count as out of reach."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,16 @@ class ShiftReport:
         match: what the method found.
         weights: (n,) weight of every source row, exactly `weight_function(source, labels)`.
         target_label_distribution: {class: estimated share of the target}.
-        interval: for the population gap; None until it is asked for.
-        status: "unchecked": no verdict on identifiability was made.
-        diagnostics: named figures about the fit.
+        intervals: (low, high) for the population gap of every metric, None where there is none.
+        standard_errors: of every metric's gap; analytic_errors: the analytic ones, given the
+            chosen hypothesis.
+        interval_source: "bootstrap", "analytic", or why there is no interval.
+        status: "identified", "weak" or "not_identified".
+        reasons: for the status, in words.
+        diagnostics: named figures behind the status.
+        alternatives: other hypotheses beside the chosen one.
+        selection: {features: share of the resamples that chose them}; a hypothesis of many features
+            stands under its own name.
         notes: what was done to unusual input, in words.
     """
 
@@ -48,11 +58,29 @@ class ShiftReport:
     weights: Tensor
     source: Source = field(repr=False)
     target: Target = field(repr=False)
+    metrics: tuple[Metric, ...]
     target_label_distribution: dict[Any, float]
     diagnostics: dict[str, float]
     notes: tuple[str, ...] = ()
-    interval: tuple[float, float] | None = None
-    status: str = "unchecked"
+    intervals: tuple[tuple[float, float] | None, ...] = ()
+    standard_errors: tuple[float | None, ...] = ()
+    analytic_errors: tuple[float | None, ...] = ()
+    interval_source: str = "not asked for"
+    confidence: float | None = None
+    status: Status = "weak"
+    reasons: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    selection: dict[tuple[Name, ...], float] = field(default_factory=dict)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """(low, high) for the population gap of the headline metric."""
+        return self.intervals[0] if self.intervals else None
+
+    @property
+    def hypothesis(self) -> str:
+        """What the chosen hypothesis says shifted, in words."""
+        return "" if self.match.choice is None else self.match.choice.candidate.words
 
     @property
     def gap(self) -> float:
@@ -95,12 +123,16 @@ class ShiftReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything but the rows, as plain Python values."""
         return {
-            "method": self.match.method,
             "status": self.status,
+            "reasons": list(self.reasons),
+            "method": self.match.method,
+            "hypothesis": self.hypothesis,
             "metric": self.metric,
             "estimator": self.gaps[0].estimator,
             "gap": self.gap,
-            "interval": self.interval,
+            "interval": _listed(self.interval),
+            "confidence": self.confidence,
+            "interval_source": self.interval_source,
             "source_value": self.source_value,
             "target_value": self.target_value,
             "shifted_features": [_json_key(name) for name in self.shifted_features],
@@ -109,15 +141,28 @@ class ShiftReport:
                 _json_key(label): share for label, share in self.target_label_distribution.items()
             },
             "metrics": {
-                name: {"source": source, "target": target, "gap": target - source}
-                for name, source, target in self.values()
+                name: {
+                    "source": source,
+                    "target": target,
+                    "gap": target - source,
+                    "interval": _listed(interval),
+                    "estimator": gap.estimator,
+                }
+                for (name, source, target), gap, interval in zip(
+                    self.values(), self.gaps, self._intervals(), strict=True
+                )
             },
+            "hypotheses": self._hypothesis_records(),
+            "selection": [
+                {"features": [_json_key(name) for name in features], "share": share}
+                for features, share in self.selection.items()
+            ],
             "diagnostics": dict(self.diagnostics),
             "notes": list(self.notes),
         }
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per metric: source, target, gap, and how they were estimated."""
+        """One row per metric: source, target, gap with its interval, and how it was estimated."""
         import pandas as pd
 
         rows = [
@@ -126,12 +171,16 @@ class ShiftReport:
                 "source": source,
                 "target": target,
                 "gap": target - source,
+                "low": float("nan") if interval is None else interval[0],
+                "high": float("nan") if interval is None else interval[1],
                 "method": self.match.method,
-                "estimator": self.gaps[0].estimator,
+                "estimator": gap.estimator,
                 "shifted_features": ", ".join(map(str, self.shifted_features)),
                 "status": self.status,
             }
-            for name, source, target in self.values()
+            for (name, source, target), gap, interval in zip(
+                self.values(), self.gaps, self._intervals(), strict=True
+            )
         ]
         return pd.DataFrame(rows).set_index("metric")
 
@@ -152,6 +201,111 @@ class ShiftReport:
         return pd.DataFrame(
             {"features": features} | {name: values.tolist() for name, values in figures.items()}
         )
+
+    def hypotheses(self) -> pd.DataFrame:
+        """Hypotheses beside the chosen one, best score first, with the gap that each would give.
+
+        `behind` counts standard errors to the best; the simplest hypothesis less than 1.5 behind
+        is chosen. A `rival` is as simple as the chosen one and explains the target as well.
+        """
+        import pandas as pd
+
+        choice = self.match.choice
+        if choice is None:
+            raise SeesError(f"{self.match.method} compares no hypotheses: use method='auto'.")
+        names = self.source.schema.names
+        rows = []
+        for other in self.alternatives:
+            candidate = choice.candidates[other.place]
+            rows.append(
+                {
+                    "hypothesis": candidate.words,
+                    "features": tuple(names[j] for j in candidate.features),
+                    "score": other.score,
+                    "behind": other.behind,
+                    "gap": other.gap,
+                    "error": float("nan") if other.error is None else other.error,
+                    "chosen": other.place == choice.chosen,
+                    "rival": other.rival,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def _hypothesis_records(self) -> list[dict[str, Any]]:
+        """The table of hypotheses as plain values."""
+        if not self.alternatives:
+            return []
+        records = self.hypotheses().to_dict("records")
+        for record in records:
+            record["features"] = [_json_key(name) for name in record["features"]]
+            for name in ("behind", "error"):
+                record[name] = record[name] if math.isfinite(record[name]) else None
+        return [{str(name): value for name, value in record.items()} for record in records]
+
+    def cells(self) -> pd.DataFrame:
+        """Every cell of the shifted features and label: share before and after, weight."""
+        return cell_frame(self._law(), self.source)
+
+    def attribution(self) -> dict[Name, float]:
+        """How the headline gap splits between the labels and each shifted feature.
+
+        Exact Shapley values of the model that the weights describe: a player moves to its target
+        law, everything else given the moved ones stays as in the source. "rest" is what the
+        estimated gap differs from the model's.
+        """
+        shares = self._law().shapley()
+        return {**shares, free_name("rest", shares): self.gap - sum(shares.values())}
+
+    def suggest_labels(self, k: int) -> np.ndarray:
+        """Positions of the k target rows whose labels would shrink the interval most.
+
+        Hand their labels back as `target_labels` (missing for all other rows).
+        """
+        if not 0 < whole_number(k, "k") <= len(self.target):
+            raise SeesError(f"k must be 1 to {len(self.target)}, the target's rows; got {k!r}.")
+        return suggest(self.target, self._row_values(), k).numpy()
+
+    def rows_needed(self, half_width: float, confidence: float = 0.95) -> dict[str, float]:
+        """Rows that an interval of gap +- half_width needs, from the least variance V.
+
+        Returns `target_rows` when only the target grows, infinite where the source limits the
+        precision, and `both`, target rows when the source grows in proportion.
+        """
+        if not half_width > 0 or not 0 < confidence < 1:
+            raise SeesError("half_width must be positive and confidence between 0 and 1.")
+        wanted = half_width / NormalDist().inv_cdf((1 + confidence) / 2)
+        n, m = float(self.source.total), float(self.target.total)
+        return {
+            "target_rows": _least(lambda factor: self.expected_error(n, factor * m), wanted) * m,
+            "both": _least(lambda factor: self.expected_error(factor * n, factor * m), wanted) * m,
+        }
+
+    def expected_error(self, source_rows: float, target_rows: float) -> float:
+        """Least standard error of the headline gap for samples of these sizes, sqrt(V)."""
+        function = self.weight_function
+        if not has_cells(function):
+            raise SeesError(
+                "sample sizes are known only for weights that are a table on a few features; "
+                f"{self.match.method} gave {type(function).__name__}."
+            )
+        cells = cells_of(function, self.source, self.target)
+        sizes = (source_rows, target_rows)
+        return variance(self.source, self.target, cells, self._row_values(), sizes) ** 0.5
+
+    def _law(self) -> JointLaw:
+        return JointLaw.of(self.source, self.weight_function, self._row_values())
+
+    def _row_values(self) -> RowValues:
+        values = row_values(self.source, self.target, self.metrics[0])
+        if values is None:
+            raise SeesError(
+                f"{self.metric} is no mean over rows: put a per-row metric such as 'accuracy' or "
+                "'log_loss' first."
+            )
+        return values
+
+    def _intervals(self) -> tuple[tuple[float, float] | None, ...]:
+        return self.intervals or (None,) * len(self.gaps)
 
     def plot(self) -> matplotlib.figure.Figure:
         """Source against target value, and the weights by cell of the shifted features."""
@@ -177,153 +331,23 @@ class ShiftReport:
         return "\n".join(report_lines(self))
 
 
+def _listed(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else list(interval)
+
+
+def _least(error: Callable[[float], float], wanted: float) -> float:
+    """The smallest factor whose error is as wanted, to a hundredth; infinite if none is."""
+    low, high = 1e-4, 1e-4
+    while error(high) > wanted:
+        low, high = high, 4 * high
+        if high > MOST_ROWS:
+            return float("inf")
+    while high / low > 1.01:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if error(middle) <= wanted else (middle, high)
+    return high
+
+
 def _json_key(name: Any) -> Any:
     """A name that JSON can hold: text and numbers as they are, anything else as text."""
     return name if isinstance(name, (str, int, float)) else str(name)
-
-
-def estimate_shift(
-    source: Any,
-    labels: Any,
-    target: Any,
-    model: Any = None,
-    source_proba: Any = None,
-    target_proba: Any = None,
-    method: str | Method = "auto",
-    metric: str | RowMetric | Sequence[str | RowMetric] = "accuracy",
-    estimator: str = "auto",
-    confidence: float | None = 0.95,
-    *,
-    classes: Sequence[Any] | None = None,
-    kinds: Mapping[Name, Kind] | None = None,
-    source_weight: Any = None,
-    target_weight: Any = None,
-    calibrate: bool = True,
-    target_labels: Any = None,
-    replicates: int = 200,
-    memory_budget: int | None = None,
-    generator: torch.Generator | None = None,
-    logits: bool = False,
-) -> ShiftReport:
-    """How much a model's performance changed from source to target, and which features moved.
-
-    Args:
-        source: (n, d) DataFrame, ndarray or Tensor: labelled rows, **held out from the model's
-            training**. Rows that the model was trained on make it look better than it is.
-        labels: (n,) source labels: ints, strings, bools or a categorical column.
-        target: (m, d) features of the unlabelled target rows, same columns.
-        model: nn.Module, classifier with predict_proba, or callable on the table; or
-        source_proba, target_proba: its probabilities, (n, L) and (m, L), (n,) for binary, or a
-            DataFrame with a column a class.
-        method: a name ("sees-d", "sees-c", "bbse", "mlls", "kliep", "dlu", "cbpe", "none") or a
-            configured object; "auto" is SEES-d with one shifted feature.
-        metric: name, per-row function (probabilities, labels) -> (n,), or a list of them: the
-            first is the headline.
-        estimator: "ipw" (the paper's), "self-normalised", "plugin", "dr"; "auto" is the method's
-            own, else "dr".
-        confidence: level of the interval; None switches it off. This version has none yet, so
-            `report.interval` is None and `replicates` and `generator` have nothing to do.
-        classes: order of the probability columns; needed unless the labels sort into it.
-        kinds: {column: "categorical" | "continuous"}, else inferred by the rule of `Schema`.
-        source_weight, target_weight: row multiplicities.
-        calibrate: calibrate p(y|x) on the source, cross-fitted, where a method or estimator uses
-            it; predictions and metrics always use the model's own probabilities.
-        target_labels: labels of a few target rows; refused, this version cannot use them yet.
-        replicates: bootstrap replicates of the interval.
-        memory_budget: bytes that the tables of SEES-d may take at a time; 256 MiB by default.
-        generator: source of randomness of the interval; point estimates use none.
-        logits: the model returns logits; they are never guessed from their range.
-
-    >>> from sees_torch import make_sparse_joint_shift
-    >>> pair = make_sparse_joint_shift(n=4000, m=4000)
-    >>> report = estimate_shift(**pair.inputs())
-    >>> report.shifted_features
-    ('x0',)
-    """
-    chosen = resolve_method(method)
-    if memory_budget is not None and isinstance(chosen, SEESd) and chosen.memory_budget is None:
-        chosen = replace(chosen, memory_budget=memory_budget)
-    if target_labels is not None:
-        raise SeesError("target_labels cannot be used yet: leave it out.")
-    if confidence is not None and not 0 < confidence < 1:
-        raise SeesError(f"confidence must lie between 0 and 1, or be None; got {confidence!r}.")
-    metrics = [metric] if isinstance(metric, str) or callable(metric) else metric
-    if not isinstance(metrics, (list, tuple)) or not metrics:
-        raise SeesError(f"metric must be a name, a function or a list of them, got {metric!r}.")
-    if estimator not in ("auto", *ESTIMATORS):
-        raise SeesError(
-            f"unknown estimator {estimator!r}: take 'auto' or one of {', '.join(ESTIMATORS)}."
-        )
-    schema = learn_schema(source, kinds, source_weight)
-    if model is not None:
-        if source_proba is not None or target_proba is not None:
-            raise SeesError("give either model, or source_proba and target_proba.")
-        target = schema.align(target)
-        schema.encode(target)  # Refuse a table that does not fit before the model sees it.
-        source_proba = predict(model, source, "source", logits=logits)
-        target_proba = predict(model, target, "target", logits=logits)
-        classes = classes if classes is not None else model_classes(model)
-    elif source_proba is None or target_proba is None:
-        raise SeesError("give model, or both source_proba and target_proba.")
-    elif logits:
-        raise SeesError("logits=True belongs to model; turn given logits into probabilities.")
-    labelled = Source(
-        source, labels, source_proba, classes=classes, weight=source_weight, schema=schema
-    )
-    unlabelled = Target(target, target_proba, labelled, weight=target_weight)
-    if calibrate:
-        labelled, unlabelled = calibrate_samples(labelled, unlabelled)
-    with torch.no_grad():
-        match = chosen.match(labelled, unlabelled)
-    return report_match(labelled, unlabelled, match, metrics, estimator)
-
-
-def report_match(
-    source: Source,
-    target: Target,
-    match: Match,
-    metrics: Sequence[str | RowMetric] = ("accuracy",),
-    estimator: str = "auto",
-) -> ShiftReport:
-    """The report on a match: gaps, label distribution and diagnostics."""
-    used: Any = (match.estimator or "dr") if estimator == "auto" else estimator
-    chosen: Estimator = used
-    gaps = tuple(estimate_gap(source, target, match.weight_function, m, chosen) for m in metrics)
-    weights = match.weight_function.of_rows(source.rows, source.labels)
-    share = source.mean(
-        torch.nn.functional.one_hot(source.labels, len(source.classes)) * weights[:, None]
-    )
-    share = share / share.sum().clamp_min(1e-300)
-    total = weights.mul(source.count)
-    squares = weights.square().mul(source.count)
-    diagnostics = {
-        "source_rows": float(source.total),
-        "target_rows": float(target.total),
-        "effective_rows": float(total.sum().square() / squares.sum().clamp_min(1e-300)),
-        "largest_weight": float(weights[source.count > 0].max()),
-        "mean_weight": float(source.mean(weights)),
-        "unseen_mass": match.unseen_mass,
-        "residual": match.residual,
-    }
-    if not 0.5 <= diagnostics["mean_weight"] <= 2:
-        warnings.warn(
-            f"the weights average {diagnostics['mean_weight']:.3g} over the source instead of 1: "
-            "the model's probabilities contradict the labels. Use calibrate=True.",
-            SeesWarning,
-            stacklevel=3,
-        )
-    if match.ranking is not None and len(match.ranking.score) > 1:
-        best, second = match.ranking.score[:2].tolist()
-        diagnostics["score"] = best
-        if math.isfinite(second):
-            diagnostics["runner_up_score"] = second
-    return ShiftReport(
-        gaps,
-        match,
-        weights,
-        source,
-        target,
-        dict(zip(source.classes, share.tolist(), strict=True)),
-        diagnostics,
-        target.treatments(),
-    )

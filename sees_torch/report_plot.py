@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sees_torch.errors import SeesError
+from sees_torch.gap import is_rate
 from sees_torch.weights import ConstantWeights, TableWeights
 
 if TYPE_CHECKING:
@@ -21,15 +22,18 @@ MOST_CELLS = 24
 
 
 def plot_report(report: ShiftReport) -> matplotlib.figure.Figure:
-    """Source against target value, label shares, and weights by cell or importance by feature."""
+    """The verdict, source against target value, label shares, weights, and other hypotheses."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise SeesError(
             "plots need matplotlib: install sees-torch[plots] (or matplotlib itself)."
         ) from None
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    value, label, weight = figure.subplots(1, 3, width_ratios=[1, 1.2, 2])
+    panels = 4 if report.alternatives else 3
+    figure = Figure(figsize=(11 if panels == 3 else 15, 4.4), layout="constrained")
+    axes = figure.subplots(1, panels, width_ratios=[1, 1.2, 2, 1.9][:panels])
+    value, label, weight = axes[:3]
+    figure.suptitle(f"status: {report.status.replace('_', ' ')}", fontsize=12, fontweight="bold")
     _plot_value(report, value)
     _plot_labels(report, label)
     function = report.weight_function
@@ -41,19 +45,57 @@ def plot_report(report: ShiftReport) -> matplotlib.figure.Figure:
         _plot_importance(report, weight)
     else:
         _plot_histogram(report, weight)
+    if report.alternatives:
+        _plot_hypotheses(report, axes[3])
     return figure
 
 
 def _plot_value(report: ShiftReport, axes: matplotlib.axes.Axes) -> None:
-    rate = report.metric == "accuracy"
+    rate = is_rate(report.metric)
     scale, unit = (100, "%") if rate else (1, "")
     values = [scale * report.source_value, scale * report.target_value]
     bars = axes.bar(["source", "target\n(estimated)"], values, color=[SOURCE, TARGET], width=0.6)
-    axes.bar_label(bars, labels=[f"{v:.1f}{unit}" if rate else f"{v:.4g}" for v in values])
+    shown = [f"{v:.1f}{unit}" if rate else f"{v:.4g}" for v in values]
+    axes.bar_label(bars, labels=shown, label_type="center", color="white")
     axes.set_ylabel(f"{report.metric} [{unit}]" if unit else report.metric)
-    axes.margins(y=0.12)
     change = f"{scale * report.gap:+.1f} points" if rate else f"{report.gap:+.4g}"
-    axes.set_title(f"gap {change}", fontsize=11)
+    title = f"gap {change}"
+    if report.interval is not None and report.confidence is not None:
+        below, above = (abs(end - report.gap) * scale for end in report.interval)
+        axes.errorbar([1], values[1:], yerr=[[below], [above]], color="black", capsize=5)
+        title += f"\n(bar: {100 * report.confidence:g} % interval)"
+    axes.margins(y=0.12)
+    axes.set_title(title, fontsize=11)
+
+
+def _plot_hypotheses(report: ShiftReport, axes: matplotlib.axes.Axes) -> None:
+    """Gaps that other hypotheses would give, the best supported on top."""
+    rate = is_rate(report.metric)
+    scale = 100 if rate else 1
+    table = report.hypotheses().head(8).iloc[::-1]
+    names = [
+        f"{words} ({', '.join(map(str, features))})" if features else words
+        for words, features in zip(table["hypothesis"], table["features"], strict=True)
+    ]
+    names = [name if len(name) <= 34 else name[:33] + "…" for name in names]
+    for place, (_, row) in enumerate(table.iterrows()):
+        colour = TARGET if row["chosen"] else "#888888"
+        reach = 0.0 if row["error"] != row["error"] else 1.96 * scale * row["error"]
+        axes.errorbar([scale * row["gap"]], [place], xerr=[reach], fmt="o", color=colour, capsize=3)
+        axes.annotate(
+            f"{row['behind']:.1f}",
+            (1.02, place),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=8,
+        )
+    axes.axvline(0.0, color="black", linewidth=1, linestyle="--")
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_xlabel(f"gap in {report.metric} [points]" if rate else f"gap in {report.metric}")
+    axes.set_title(
+        "gap under each hypothesis (coloured: chosen;\nright: standard errors behind the best)",
+        fontsize=10,
+    )
 
 
 def _plot_labels(report: ShiftReport, axes: matplotlib.axes.Axes) -> None:

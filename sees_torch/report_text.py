@@ -2,52 +2,107 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sees_torch.data import Source
+from sees_torch.efficient import has_cells
+from sees_torch.gap import is_rate
+from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 if TYPE_CHECKING:
     from sees_torch.report import ShiftReport
 
 
+SAID = {
+    "identified": "identified: the data support this answer",
+    "weak": "WEAK: take the figures below with care",
+    "not_identified": "NOT IDENTIFIED: the data cannot answer; below is one of several stories",
+}
+MOST_OTHERS = 4
+
+
 def report_lines(report: ShiftReport) -> list[str]:
-    rate = report.metric == "accuracy"
-
-    def shown(value: float, sign: str = "") -> str:
-        return f"{100 * value:{sign}.1f} %" if rate else f"{value:{sign}.4g}"
-
-    unit = " points" if rate else ""
-    change = f"{100 * report.gap:+.1f}{unit}" if rate else f"{report.gap:+.4g}"
+    """The verdict first, then the gap, what moved, and the evidence."""
+    d = report.diagnostics
     moved = ", ".join(map(str, report.shifted_features)) or "none (labels only, or nothing)"
-    lines = [
-        f"{report.metric}: {shown(report.source_value)} on the source, "
-        f"{shown(report.target_value)} estimated on the target, gap {change}",
-        f"shifted features: {moved}",
-    ]
+    lines = [f"status: {SAID[report.status]}"]
+    lines += [f"  because {reason}" for reason in report.reasons]
+    lines += [_metric_line(report, place) for place in range(len(report.gaps))]
+    lines.append(f"shifted features: {moved}")
     if len(report.ties) > 1:
         others = "; ".join(", ".join(map(str, tied)) for tied in report.ties[1:])
         lines.append(f"  fits exactly as well: {others}")
-    for name, source, target in report.values()[1:]:
-        lines.append(
-            f"{name}: {source:.4g} on the source, {target:.4g} on the target, "
-            f"gap {target - source:+.4g}"
-        )
+    lines += _hypothesis_lines(report)
+    if report.shifted_features and has_cells(report.weight_function) and not _whole(report):
+        parts = report.attribution()
+        shares = ", ".join(f"{name} {_shown(report, part, '+')}" for name, part in parts.items())
+        lines.append(f"gap by cause (model-based Shapley values): {shares}")
     before = dict(zip(report.source.classes, _label_share(report.source).tolist(), strict=True))
     lines.append("label shares, source to target:")
     for label, share in report.target_label_distribution.items():
         lines.append(f"  {label}: {before[label]:.1%} to {share:.1%}")
-    d = report.diagnostics
+    worth = d.get("label_equivalent", math.inf)
     lines += [
-        f"method {report.match.method}, estimator {report.gaps[0].estimator}, "
-        f"status {report.status}",
+        f"method {report.match.method}, estimator {report.gaps[0].estimator}, interval "
+        f"{report.interval_source}"
+        + (f"; worth {worth:.0f} labelled target rows" if math.isfinite(worth) else ""),
         f"rows: {d['source_rows']:g} source, {d['target_rows']:g} target; effective source rows "
         f"{d['effective_rows']:.0f}; largest weight {d['largest_weight']:.3g}; "
         f"target in unseen cells {d['unseen_mass']:.2%}",
     ]
     return lines + [f"note: {note}" for note in report.notes]
+
+
+def _whole(report: ShiftReport) -> bool:
+    """The headline metric is no mean over rows: nothing can be split."""
+    return report.metric in WEIGHTED_METRICS
+
+
+def _shown(report: ShiftReport, value: float, sign: str = "") -> str:
+    """A difference of the headline metric."""
+    return f"{100 * value:{sign}.1f}" if is_rate(report.metric) else f"{value:{sign}.4g}"
+
+
+def _metric_line(report: ShiftReport, place: int) -> str:
+    name, source, target = report.values()[place]
+    rate = is_rate(report.gaps[place].metric)
+    scale, form, unit = (100, ".1f", " %") if rate else (1, ".4g", "")
+    line = (
+        f"{name}: {scale * source:{form}}{unit} on the source, {scale * target:{form}}{unit} "
+        f"estimated on the target, gap {scale * (target - source):+{form}}"
+        + (" points" if rate else "")
+    )
+    interval = report.intervals[place] if report.intervals else None
+    if interval is None or report.confidence is None:
+        return line
+    low, high = (f"{scale * end:+{form}}" for end in interval)
+    return f"{line} ({100 * report.confidence:g} % interval {low} to {high})"
+
+
+def _hypothesis_lines(report: ShiftReport) -> list[str]:
+    """The chosen hypothesis, and the gaps that others would give."""
+    if not report.alternatives:
+        return []
+    chosen = f"hypothesis: {report.hypothesis}"
+    if "stability" in report.diagnostics:
+        share = report.diagnostics["stability"]
+        chosen += f" (these features in {share:.0%} of the resamples)"
+    others = report.hypotheses()
+    others = others[~others["chosen"]].sort_values(
+        ["rival", "behind"], ascending=[False, True], kind="stable"
+    )
+    said = []
+    for _, other in others.head(MOST_OTHERS).iterrows():
+        names = f" ({', '.join(map(str, other['features']))})" if other["features"] else ""
+        said.append(
+            f"  beside it: {other['hypothesis']}{names}, gap {_shown(report, other['gap'], '+')}, "
+            f"{other['behind']:.1f} standard errors behind the best"
+        )
+    return [chosen, *said]
 
 
 def _label_share(source: Source) -> Tensor:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sees_torch import __version__, estimate_shift, make_sparse_joint_shift
-from sees_torch.cli import main
+from sees_torch.cli import EXIT_CODES, main
 from sees_torch.matching.names import METHODS
 
 
@@ -23,7 +23,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def expected(pair):
-    return estimate_shift(**pair.inputs())
+    return estimate_shift(**pair.inputs(), replicates=FEW)
 
 
 @pytest.fixture
@@ -38,17 +38,21 @@ def files(pair, tmp_path, monkeypatch):
 
 
 BASIC = ("--source", "s.csv", "--target", "t.csv", "--label", "y", "--proba", "p")
+FEW = 20
+"""Resamples, to be quick."""
 
 
 def estimate(*options: str, base=BASIC) -> int:
-    return main(["estimate", *base, *options])
+    return main(["estimate", *base, "--replicates", str(FEW), *options])
 
 
 def result(*options: str, base=BASIC) -> dict:
-    """The JSON report of a run that must succeed."""
-    assert estimate(*options, "--json", "out.json", "--force", base=base) == 0
+    """The JSON report of a run that must succeed; its exit code says its status."""
+    code = estimate(*options, "--json", "out.json", "--force", base=base)
     with open("out.json") as file:
-        return json.load(file)
+        found = json.load(file)
+    assert code == EXIT_CODES[found["status"]]
+    return found
 
 
 def assert_refused(capsys, code: int, *parts: str) -> None:
@@ -67,7 +71,7 @@ def assert_refused(capsys, code: int, *parts: str) -> None:
 
 
 def test_csv_gives_the_report_of_the_library(files, expected, capsys):
-    assert estimate() == 0
+    assert estimate() == EXIT_CODES[expected.status]
     shown = capsys.readouterr()
     assert shown.out == f"{expected}\n"
     assert shown.err == ""
@@ -75,15 +79,16 @@ def test_csv_gives_the_report_of_the_library(files, expected, capsys):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "pq"])
-def test_parquet(files, expected, suffix):
+def test_parquet(files, pair, suffix):
+    """Bit by bit what the library says of the same column of probabilities."""
+    given = pair.inputs() | {
+        name: getattr(pair, name)[:, 1] for name in ("source_proba", "target_proba")
+    }
+    expected = estimate_shift(**given, replicates=FEW)
     for table, name in zip(files, "st", strict=True):
         table.to_parquet(f"{name}.{suffix}")
     base = ("--source", f"s.{suffix}", "--target", f"t.{suffix}", *BASIC[4:])
-    assert result(base=base) == expected.to_dict() | {
-        "target_label_distribution": {
-            str(k): v for k, v in expected.target_label_distribution.items()
-        }
-    }
+    assert result(base=base) == json.loads(json.dumps(expected.to_dict()))
 
 
 def test_compressed_csv(files, expected):
@@ -97,8 +102,45 @@ def test_json_is_the_report(files, expected, capsys):
     assert found["gap"] == pytest.approx(expected.gap, abs=1e-12)
     assert found["shifted_features"] == list(expected.shifted_features)
     assert set(found["metrics"]) == {"accuracy", "brier"}
-    assert found["status"] == "unchecked"
-    assert found["interval"] is None
+    assert found["status"] == expected.status
+    assert found["reasons"] == list(expected.reasons)
+    assert found["interval"] == pytest.approx(expected.interval, abs=1e-12)
+    assert found["interval_source"] == "bootstrap"
+    assert found["confidence"] == 0.95
+
+
+def test_interval_options(files, pair, expected):
+    narrow, wide = (result("--confidence", level)["interval"] for level in ("0.5", "0.95"))
+    assert wide == pytest.approx(expected.interval, abs=1e-12)
+    assert wide[0] < narrow[0] <= narrow[1] < wide[1]
+    analytic = result("--replicates", "0")
+    assert analytic["interval_source"] == "analytic"
+    found = estimate_shift(**pair.inputs(), replicates=0)
+    assert analytic["interval"] == pytest.approx(found.interval, abs=1e-12)
+
+
+def test_the_exit_code_says_the_status(files, capsys):
+    """A single shifted feature, a method that checks nothing, and a column that stands twice."""
+    generator = torch.Generator().manual_seed(0)
+    pair = make_sparse_joint_shift(3000, 3000, features=4, generator=generator)
+    tables = (
+        pair.source.assign(y=pair.labels, p=pair.source_proba[:, 1]),
+        pair.target.assign(p=pair.target_proba[:, 1]),
+    )
+
+    def first_line() -> str:
+        return capsys.readouterr().out.splitlines()[0]
+
+    for table, name in zip(tables, ("s.csv", "t.csv"), strict=True):
+        table.to_csv(name, index=False)
+    assert estimate("--method", "sees-d") == 0
+    assert first_line().startswith("status: identified")
+    assert estimate("--method", "bbse") == 3
+    assert first_line().startswith("status: WEAK")
+    for table, name in zip(tables, ("s.csv", "t.csv"), strict=True):
+        table.assign(copy=table["x0"]).to_csv(name, index=False)
+    assert estimate("--method", "sees-d") == 4
+    assert first_line().startswith("status: NOT IDENTIFIED")
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "kliep"])
@@ -106,29 +148,33 @@ def test_every_method_by_name(files, pair, method):
     found = result("--method", method)
     assert found["method"] == method
     assert found["gap"] == pytest.approx(
-        estimate_shift(**pair.inputs(), method=method).gap, abs=1e-9
+        estimate_shift(**pair.inputs(), method=method, confidence=None).gap, abs=1e-9
     )
 
 
 def test_configured_methods(files, pair):
-    from sees_torch import SEESc, SEESd
+    from sees_torch import SEESc, SEESd, SEESem
 
-    two = result("--sparsity", "2")
-    assert two["gap"] == pytest.approx(
-        estimate_shift(**pair.inputs(), method=SEESd(sparsity=2)).gap, abs=1e-9
-    )
-    some = result("--method", "sees-c", "--eta", "0.05", "--sparsity", "1")
-    configured = SEESc(eta=0.05, sparsity=1)
-    assert some["gap"] == pytest.approx(
-        estimate_shift(**pair.inputs(), method=configured).gap, abs=1e-9
-    )
-    assert len(some["shifted_features"]) <= 1
+    for options, method in (
+        (("sees-d", "--sparsity", "2"), SEESd(sparsity=2)),
+        (("sees-d", "--sparsity", "auto"), SEESd(sparsity="auto")),
+        (("sees-em", "--sparsity", "1"), SEESem(sparsity=1)),
+        (("sees-em", "--sparsity", "auto"), SEESem()),
+        (("sees-c", "--eta", "0.05", "--sparsity", "1"), SEESc(eta=0.05, sparsity=1)),
+        (("sees-c", "--eta", "auto"), SEESc(eta="auto")),
+    ):
+        found = result("--method", *options)
+        expected = estimate_shift(**pair.inputs(), method=method, replicates=FEW)
+        assert found["gap"] == pytest.approx(expected.gap, abs=1e-9)
+        assert found["shifted_features"] == list(expected.shifted_features)
+        if method == SEESc(eta=0.05, sparsity=1):
+            assert len(found["shifted_features"]) <= 1
     assert result("--estimator", "ipw")["estimator"] == "ipw"
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
-def test_plot(files, suffix, magic):
-    assert estimate("--plot", f"shift.{suffix}") == 0
+def test_plot(files, expected, suffix, magic):
+    assert estimate("--plot", f"shift.{suffix}") == EXIT_CODES[expected.status]
     with open(f"shift.{suffix}", "rb") as file:
         assert file.read(5).startswith(magic)
 
@@ -174,7 +220,7 @@ def test_several_probability_columns(tmp_path, monkeypatch):
     ):
         table.assign(**{f"p{k}": proba[:, k] for k in range(3)}).to_csv(name, index=False)
     base = ("--source", "s.csv", "--target", "t.csv", "--label", "y", "--proba")
-    expected = estimate_shift(**pair.inputs())
+    expected = estimate_shift(**pair.inputs(), confidence=None)
     plain = result(base=(*base, "p0", "p1", "p2"))
     turned = result(base=(*base, "p2", "p0", "p1", "--classes", "2", "0", "1"))
     assert plain["gap"] == pytest.approx(expected.gap, abs=1e-12)
@@ -223,11 +269,17 @@ def test_a_file_compared_with_itself(files):
     [
         (("--sparsity", "1", "--method", "bbse"), ["method bbse has no sparsity"]),
         (("--sparsity", "1", "--eta", "1", "--method", "mlls"), ["no eta and no sparsity"]),
-        (("--eta", "0.1"), ["method sees-d has no eta"]),
-        (("--eta", "-1", "--method", "sees-c"), ["eta must be a number >= 0, got -1.0"]),
-        (("--sparsity", "9"), ["sparsity=9 but there are 3 features"]),
-        (("--sparsity", "-1"), ["sparsity must be a whole number >= 0"]),
-        (("--metric", "f1"), ["unknown metric 'f1'", "accuracy, log_loss, brier"]),
+        (("--sparsity", "1"), ["method auto has no sparsity: choose --method sees-em, sees-d or"]),
+        (("--eta", "0.1"), ["method auto has no eta: choose --method sees-em, sees-d or sees-c"]),
+        (("--eta", "0.1", "--method", "sees-d"), ["method sees-d has no eta"]),
+        (("--eta", "0.1", "--method", "sees-em"), ["method sees-em has no eta"]),
+        (("--eta", "-1", "--method", "sees-c"), ["eta must be 'auto' or a number >= 0, got -1.0"]),
+        (("--sparsity", "9", "--method", "sees-d"), ["sparsity=9 but there are 3 features"]),
+        (("--sparsity", "9", "--method", "sees-em"), ["sparsity=9 but there are 3 features"]),
+        (("--sparsity", "-1", "--method", "sees-d"), ["sparsity must be a whole number >= 0"]),
+        (("--confidence", "95"), ["confidence must lie between 0 and 1"]),
+        (("--replicates", "1"), ["replicates must be 0 (analytic interval) or at least 2"]),
+        (("--metric", "f2"), ["unknown metric 'f2'", "accuracy, log_loss, brier, balanced"]),
         (("--estimator", "best"), ["unknown estimator 'best'"]),
         (("--drop", "nope"), ["--drop: neither file has a column 'nope'"]),
         (("--drop", "x0", "x1", "x2"), ["source has no columns"]),
@@ -339,7 +391,7 @@ def test_warnings_are_one_line(files, capsys):
     target = target[["x0", "p"]].assign(x0=target["x0"].where(target.index > 50, 9))
     source[["x0", "y", "p"]].to_csv("s.csv", index=False)
     target.to_csv("t.csv", index=False)
-    assert estimate() == 0
+    assert estimate() == EXIT_CODES["not_identified"]
     shown = capsys.readouterr()
     assert shown.err.startswith("sees: warning: 20.4% of the target")
     assert len(shown.err.splitlines()) == 1
@@ -350,14 +402,12 @@ def test_force_overwrites(files, capsys):
     with open("out.json", "w") as file:
         file.write("old")
     assert_refused(capsys, estimate("--json", "out.json"), "out.json exists")
-    assert estimate("--json", "out.json", "--force") == 0
-    with open("out.json") as file:
-        assert json.load(file)["method"] == "sees-d"
+    assert result("--method", "sees-d")["method"] == "sees-d"
 
 
 def test_traceback_shows_errors_in_full(files):
-    with pytest.raises(ValueError, match="unknown metric 'f1'"):
-        estimate("--metric", "f1", "--traceback")
+    with pytest.raises(ValueError, match="unknown metric 'f2'"):
+        estimate("--metric", "f2", "--traceback")
 
 
 @pytest.mark.parametrize(

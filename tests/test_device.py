@@ -3,12 +3,13 @@
 A fake tensor has a device and a shape but no data, and an operation that mixes devices raises. So
 counting, whose shapes depend on the data, is done beforehand; everything after it runs here. A few
 questions have no answer without data, and the fixture answers them: `all()` and `any()` by yes (so
-loops stop at their first check), `float()` by one, `nonzero()` and `unique()` by every entry.
+loops stop at their first check), `bool()` by no, `float()` and `int()` by one, `nonzero()` and
+`unique()` by every entry.
 """
 
 import copy
 from dataclasses import fields, is_dataclass, replace
-from itertools import chain, repeat
+from itertools import chain, product, repeat
 
 import numpy as np
 import pytest
@@ -23,23 +24,33 @@ from sees_torch import (
     DLU,
     KLIEP,
     MLLS,
+    Auto,
     FeatureBasis,
+    Match,
+    NoShift,
     SEESc,
     SEESd,
+    SEESem,
     Source,
     Target,
     estimate_shift,
 )
 from sees_torch.data import Schema
-from sees_torch.gap import ESTIMATORS, METRICS, estimate_gap
+from sees_torch.few_labels import LabelledError, strata
+from sees_torch.gap import ESTIMATORS, ROW_METRICS, estimate_gap, row_values
+from sees_torch.matching.cells import Batch, fit_cells, fit_shares
 from sees_torch.matching.sees_c import _Problem
 from sees_torch.matching.sees_d import _fit
+from sees_torch.matching.selection import Evidence, Folds, simplest
 from sees_torch.solvers.logistic import ridge_logistic
 from sees_torch.solvers.proximal import GroupSimplex, certificate, prox
 from sees_torch.solvers.proximal_gradient import _Descent, group_likelihood
 from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
 from sees_torch.statistics.counted import count_samples
 from sees_torch.statistics.products import subset_products
+from sees_torch.statistics.subsets import subsets_of
+from sees_torch.uncertainty import _Resample
+from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 aten = torch.ops.aten
 
@@ -70,6 +81,10 @@ class WithoutGuards(TorchFunctionMode):
             return aten.index_put_(view, places, value) if places else aten.copy_(view, value)
         if func is Tensor.__float__:
             return 1.0
+        if func is Tensor.__int__:
+            return 1
+        if func is Tensor.__bool__:
+            return False
         if getattr(func, "__name__", "") == "unique":
             return args[0].reshape(-1), torch.zeros_like(args[0], dtype=torch.int64)
         if func is Tensor.nonzero:
@@ -179,6 +194,8 @@ MIXED = mixed_samples()
 BASES = {form: FeatureBasis(MIXED[0], form) for form in ("linear", "paired", "quadratic")}
 COUNTED = count_samples(*SAMPLES, soft=True)
 PROBLEM = _Problem.build(*SAMPLES, FeatureBasis(SAMPLES[0]))
+BATCH = Batch.of(*SAMPLES)
+FOLDS = Folds.deal(*SAMPLES)
 FUNCTIONS = {
     "table": SEESd(1).match(*SAMPLES).weight_function,
     "constant": BBSE().match(*SAMPLES).weight_function,
@@ -266,12 +283,62 @@ def test_weights(cuda, name):
         assert on_cuda(function.cells())
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("estimator", "metric"),
+    [*product(ESTIMATORS, ROW_METRICS), *product(["self-normalised"], WEIGHTED_METRICS)],
+)
 def test_gaps(cuda, estimator, metric):
     source, target = cuda(SAMPLES[0]), cuda(SAMPLES[1])
     gap = estimate_gap(source, target, cuda(FUNCTIONS["table"]), metric, estimator)
     assert on_cuda(gap.source_value, gap.target_value, gap.gap)
+
+
+@pytest.mark.parametrize("members", [(), (0,), (0, 2)])
+def test_the_cells_of_sees_em(cuda, members):
+    subsets = subsets_of([members], BATCH.sizes, BATCH.codes.device)
+    batch, subsets = cuda(BATCH), cuda(subsets)
+    labels = torch.ones(1, 3, dtype=torch.float64, device="cuda")
+    for fitted in (fit_cells(batch, subsets, 10.0, labels), fit_shares(batch, subsets)):
+        assert on_cuda(fitted.weight, fitted.fallback, fitted.offset, fitted.visited)
+        assert on_cuda(fitted.unseen, fitted.residual, fitted.on_rows(batch), fitted.ratio(batch))
+
+
+def test_evidence_and_choice(cuda):
+    source, target = cuda(SAMPLES[0]), cuda(SAMPLES[1])
+    ratios = cuda([(torch.ones(2, 60), torch.ones(2, 50)), (torch.ones(1, 60), torch.ones(1, 50))])
+    ratios = [tuple(ratio.double() for ratio in pair) for pair in ratios]
+    evidence = Evidence.of(source, target, ratios)
+    score, error = evidence.score(), evidence.standard_errors()
+    here, there = (cuda(torch.ones(4, k, dtype=torch.float64)) for k in (60, 50))
+    again = evidence.score(here, there)
+    assert again.shape == (4, 3)
+    assert on_cuda(score, error, again, simplest(again, error, cuda(torch.tensor([0, 2, 1]))))
+    folds = cuda(FOLDS)
+    assert on_cuda(folds.training(source, target))
+    assert on_cuda(folds.held_out(cuda(torch.ones(5, 2, 110, dtype=torch.float64))))
+
+
+def test_resampled_gaps(cuda):
+    """Of every estimator, and of a metric that is no mean over rows."""
+    source, target = cuda(SAMPLES[0]), cuda(SAMPLES[1])
+    here, there = (cuda(torch.ones(4, k, dtype=torch.float64)) for k in (60, 50))
+    match = Match("known", cuda(FUNCTIONS["table"]), (0,))
+    tables = cuda((torch.ones(4, 60, 3).double(), torch.ones(4, 50, 3).double()))
+    values = row_values(source, target, "brier")
+    for estimator in ESTIMATORS:
+        resample = _Resample(source, target, NoShift(), match, here, there)
+        resample._tables = tables
+        gap = resample.gap("brier", estimator, values, None)
+        assert gap.shape == (4,)
+        assert on_cuda(gap, resample.gap("f1", estimator, None, None))
+
+
+def test_labelled_target_rows(cuda):
+    source, target = cuda(SAMPLES[0]), cuda(SAMPLES[1])
+    values = row_values(source, target, "brier")
+    error = LabelledError.of(target, target.posterior, values)
+    assert on_cuda(error, error.value(target.count[None]), error.variance(target.count))
+    assert on_cuda(strata(target, values))
 
 
 def test_the_design_of_sees_c(cuda):
@@ -298,7 +365,18 @@ def test_coding(cuda, kinds):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(
-    "method", [SEESd(1), SEESd(2, soft=True), SEESc(), BBSE(), MLLS(), DLU(), KLIEP(centres=20)]
+    "method",
+    [
+        Auto(),
+        SEESem(),
+        SEESd(1),
+        SEESd(2, soft=True),
+        SEESc(),
+        BBSE(),
+        MLLS(),
+        DLU(),
+        KLIEP(centres=20),
+    ],
 )
 def test_a_real_gpu_gives_what_the_cpu_gives(method):
     inputs = PAIR.inputs()

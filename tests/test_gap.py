@@ -1,19 +1,32 @@
-"""The four gap estimators against numpy, and the metrics."""
+"""The gap estimators but the efficient one against numpy, and the metrics."""
 
 import numpy as np
 import pytest
 import torch
 from worlds import drawn_world, exact_world, samples
 
-from sees_torch import ConstantWeights, KnownWeights, SeesError, ShapeError, estimate_shift
+from sees_torch import (
+    BBSE,
+    CBPE,
+    DLU,
+    ConstantWeights,
+    KnownWeights,
+    NoShift,
+    SEESc,
+    SEESd,
+    SeesError,
+    ShapeError,
+    estimate_shift,
+)
 from sees_torch.gap import (
-    METRICS,
+    ROW_METRICS,
     estimate_gap,
-    label_values,
-    resolve_metric,
+    metric_name,
+    own_estimator,
     row_values,
     target_posterior,
 )
+from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 ESTIMATORS = ["ipw", "self-normalised", "plugin", "dr"]
 
@@ -27,7 +40,7 @@ def metric_by_hand(name, proba, labels):
     return ((proba - np.eye(proba.shape[1])[labels]) ** 2).sum(axis=1)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", ROW_METRICS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_equals_the_formula(estimator, metric):
     """Any weights and posteriors, right or wrong, multiplicities included."""
@@ -69,7 +82,7 @@ def test_equals_the_formula(estimator, metric):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", ROW_METRICS)
 def test_exact_weights_and_posterior_give_the_population_gap(estimator, metric):
     for seed in range(3):
         pair = exact_world(seed, features=3, classes=3, shifted=2)
@@ -97,6 +110,42 @@ def test_dr_forgives_a_wrong_posterior_but_plugin_does_not():
     assert error["plugin"] > 0.01
 
 
+@pytest.mark.parametrize("metric", WEIGHTED_METRICS)
+def test_a_metric_that_is_no_mean_is_computed_on_weighted_source_rows(metric):
+    """Whatever estimator was asked for; multiplicities included."""
+    pair = drawn_world(3, 200, 150, features=3, classes=3)
+    u = np.random.default_rng(0).integers(0, 4, 200).astype(float)
+    pair = pair.__class__(**{**vars(pair), "source_weight": u})
+    source, target = samples(pair)
+    match = KnownWeights(pair.weight_table, pair.features).match(source, target)
+    function = WEIGHTED_METRICS[metric]
+    proba, labels, count = (torch.tensor(a) for a in (pair.source_proba, pair.labels, u))
+    before = function(proba, labels, count)
+    after = function(proba, labels, count * torch.tensor(pair.weights))
+    assert abs(float(after - before)) > 1e-6
+    for estimator in (*ESTIMATORS, "eff"):
+        gap = estimate_gap(source, target, match.weight_function, metric, estimator)
+        assert (gap.metric, gap.estimator) == (metric, "self-normalised")
+        torch.testing.assert_close(gap.source_value, before, rtol=0, atol=1e-12)
+        torch.testing.assert_close(gap.target_value, after, rtol=0, atol=1e-12)
+
+
+def test_the_estimator_that_belongs_to_the_weights():
+    source, target = samples(drawn_world(2, 100, 80, features=2))
+    own = {
+        method.name: own_estimator(method.match(source, target))
+        for method in (SEESd(1), BBSE(), NoShift(), SEESc(), DLU(), CBPE())
+    }
+    assert own == {
+        "sees-d": "eff",
+        "bbse": "eff",
+        "none": "ipw",
+        "sees-c": "dr",
+        "dlu": "dr",
+        "cbpe": "plugin",
+    }
+
+
 def test_rows_without_any_weight_keep_their_posterior():
     posterior = torch.tensor([[0.3, 0.7], [0.4, 0.6]], dtype=torch.float64)
     weights = torch.tensor([[0.0, 0.0], [3.0, 1.0]], dtype=torch.float64)
@@ -117,10 +166,14 @@ class TestMetrics:
         np.testing.assert_allclose(report.source_value, (own < 0.2).mean(), atol=1e-15)
 
     def test_booleans_and_integers_are_values(self):
-        proba = torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64)
-        values = row_values(lambda p, y: p.argmax(1) == y, proba, torch.tensor([0, 0]))
-        assert values.dtype == torch.float64
-        assert values.tolist() == [1.0, 0.0]
+        hits = (self.pair.source_proba.argmax(1) == self.pair.labels).astype(float)
+        for metric in (
+            lambda p, y: p.argmax(1) == y,
+            lambda p, y: (p.argmax(1) == y).to(torch.int32),
+        ):
+            values = row_values(*samples(self.pair), metric)
+            assert values.own.dtype == values.source.dtype == values.target.dtype == torch.float64
+            np.testing.assert_array_equal(values.own, hits)
 
     def test_a_list_keeps_its_order_and_its_headline(self):
         metrics = ["brier", "accuracy", "log_loss"]
@@ -133,24 +186,33 @@ class TestMetrics:
             assert alone.gap == float(gap.gap)
         assert list(report.to_frame().index) == metrics
 
-    def test_values_under_every_label(self):
-        proba = torch.tensor(self.pair.source_proba)
-        for name in METRICS:
-            table = label_values(METRICS[name], proba).numpy()
+    @pytest.mark.parametrize("name", ROW_METRICS)
+    def test_values_under_every_label_and_the_own_one(self, name):
+        pair = self.pair
+        values = row_values(*samples(pair), name)
+        own = metric_by_hand(name, pair.source_proba, pair.labels)
+        np.testing.assert_allclose(values.own, own, rtol=1e-13)
+        tables = ((values.source, pair.source_proba), (values.target, pair.target_proba))
+        for table, proba in tables:
+            assert table.shape == proba.shape
             for y in range(2):
-                by_hand = metric_by_hand(name, self.pair.source_proba, np.full(100, y))
+                by_hand = metric_by_hand(name, proba, np.full(len(proba), y))
                 np.testing.assert_allclose(table[:, y], by_hand, rtol=1e-13)
+
+    @pytest.mark.parametrize("name", WEIGHTED_METRICS)
+    def test_a_metric_that_is_no_mean_over_rows_has_no_row_values(self, name):
+        assert row_values(*samples(self.pair), name) is None
 
     def test_log_loss_is_finite_at_zero(self):
         proba = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
         np.testing.assert_allclose(
-            METRICS["log_loss"](proba, torch.tensor([1])), -np.log(1e-15), rtol=1e-12
+            ROW_METRICS["log_loss"](proba, torch.tensor([1])), -np.log(1e-15), rtol=1e-12
         )
 
     @pytest.mark.parametrize(
         ("metric", "error", "message"),
         [
-            ("f1", SeesError, "unknown metric 'f1': take one of accuracy, log_loss, brier"),
+            ("f2", SeesError, "unknown metric 'f2': take one of accuracy, log_loss, brier, bal"),
             (3, SeesError, "metric must be a name or a function, got int"),
             (lambda p, y: p, ShapeError, r"one value per row, shape \(100,\); got \(100, 2\)"),
             (lambda p, y: 0.5, ShapeError, "got float"),
@@ -167,15 +229,15 @@ class TestMetrics:
         return ConstantWeights(source.schema, source.classes, torch.ones(2, dtype=torch.float64))
 
     def test_names(self):
-        assert resolve_metric("brier")[0] == "brier"
+        for name in (*ROW_METRICS, *WEIGHTED_METRICS):
+            assert metric_name(name) == name
 
         class Half:
             def __call__(self, proba, labels):
                 return 0.5 * torch.ones(len(labels))
 
-        name, function = resolve_metric(Half())
-        assert name == "Half"
-        assert row_values(function, torch.ones(3, 2), torch.zeros(3)).tolist() == [0.5] * 3
+        assert metric_name(Half()) == "Half"
+        assert row_values(*samples(self.pair), Half()).own.tolist() == [0.5] * 100
 
     def test_unknown_estimators_and_empty_lists(self):
         with pytest.raises(SeesError, match="unknown estimator 'magic'"):

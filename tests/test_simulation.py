@@ -117,6 +117,22 @@ class TestSynthetic:
         apart = np.log(list(double.weight_table.values())) - 2 * logs
         assert np.ptp(apart) < 1e-10
 
+    def test_features_may_move_alone(self):
+        """The same weight under every label, so p(y | shifted features) stays."""
+        pair = exact_world(3, features=3, classes=3, shifted=[0, 2], with_labels=False)
+        by_cell = {}
+        for *cell, label in pair.weight_table:
+            by_cell.setdefault(tuple(cell), []).append(pair.weight_table[(*cell, label)])
+        assert len(by_cell) == 9
+        assert all(len(weights) == 3 and np.ptp(weights) < 1e-12 for weights in by_cell.values())
+        assert np.ptp([weights[0] for weights in by_cell.values()]) > 0.1
+        np.testing.assert_allclose(
+            pair.source_weight * pair.weights, pair.target_weight, rtol=1e-12
+        )
+        right = pair.source_proba.argmax(axis=1) == pair.labels
+        gap = (pair.target_weight - pair.source_weight) @ right
+        assert abs(pair.population_gap - gap) < 1e-12
+
     def test_quality_blunts_and_sharpens(self):
         blind = exact_world(0, features=3, classes=3, quality=0.0)
         np.testing.assert_allclose(blind.source_proba, 1 / 3, rtol=1e-12)

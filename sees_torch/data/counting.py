@@ -96,6 +96,33 @@ def deal(count: Tensor, folds: int) -> Tensor:
     return torch.where(count[:, None] > 0, received / count[:, None].clamp_min(1e-300), 1 / folds)
 
 
+def scatter_folds(key: Tensor, count: Tensor, folds: int) -> Tensor:
+    """(n, folds) share of every row in each fold when each copy goes to a fold of its own.
+
+    Copies of equal keys are numbered, and the number and the key decide the fold as if at random:
+    equal rows are not spread evenly, which would make every fold a copy of the others. Neither the
+    order of rows nor their merging changes what a fold holds. Fewer than ten rows a fold are too
+    few to leave any out: then every row is in all folds alike.
+    """
+    if float(count.sum()) < 10 * folds:
+        return torch.full((len(count), folds), 1 / folds, dtype=count.dtype, device=count.device)
+    order = key.argsort(stable=True)
+    keys, copies = key[order], count[order].ceil().to(torch.int64)
+    before = copies.cumsum(0) - copies
+    first = torch.searchsorted(keys, keys)
+    row = torch.repeat_interleave(copies)
+    number = torch.arange(len(row), device=key.device) - before[first][row]
+    fold = _mix(keys[row] + _mix(number)).remainder(folds)
+    # The last copy of a fractional multiplicity is a part of one.
+    last = torch.arange(len(row), device=key.device) - before[row] == copies[row] - 1
+    part = torch.where(last, count[order][row] - (copies[row] - 1), 1.0).to(count.dtype)
+    sums = count.new_zeros(len(count) * folds).index_add(0, row * folds + fold, part)
+    dealt = sums.reshape(-1, folds) / count[order][:, None].clamp_min(1e-300)
+    share = torch.empty_like(dealt)
+    share[order] = torch.where(count[order][:, None] > 0, dealt, 1 / folds)
+    return share
+
+
 def content_hash(*columns: Tensor, salt: Tensor | None = None) -> Tensor:
     """A pseudo-random int64 for every row that depends on its content only.
 

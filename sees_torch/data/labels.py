@@ -46,20 +46,40 @@ def read_labels(labels: Any, what: str = "labels") -> Labels:
     """A label column of any accepted type; missing entries are refused."""
     if labels is None:
         raise SupportError(f"{what} is None: the source must be labelled, one class per row.")
+    column = _read_column(labels, what)
+    if not len(column):
+        raise SupportError(f"{what} is empty: at least one labelled source row is needed.")
+    absent = int(_missing(column).sum())
+    if absent:
+        raise SchemaError(
+            f"{what} has {absent} missing entries. Drop those rows, the source must be labelled."
+        )
+    return column
+
+
+def read_some_labels(labels: Any, classes: Sequence[Any], what: str) -> Tensor:
+    """(m,) int64 positions in `classes`, -1 where an entry is missing (None or NaN)."""
+    column = _read_column(labels, what)
+    known = ~_missing(column)
+    positions = torch.full_like(column.of_row, -1)
+    if bool(known.any()):
+        positions[known] = column.where(known).positions(classes, what)
+    return positions
+
+
+def _missing(column: Labels) -> Tensor:
+    """(n,) bool, entries that are None or NaN."""
+    gone = [place for place, value in enumerate(column.values) if value is None or value != value]
+    return torch.isin(column.of_row, torch.tensor(gone, device=column.of_row.device))
+
+
+def _read_column(labels: Any, what: str) -> Labels:
     if isinstance(labels, Tensor):
         column = _as_column(labels.detach(), what)
         distinct, of_row = torch.unique(column, return_inverse=True)
         values = tuple(distinct.tolist())
     else:
         values, of_row = _factorize(labels, what)
-    if not len(of_row):
-        raise SupportError(f"{what} is empty: at least one labelled source row is needed.")
-    missing = [place for place, value in enumerate(values) if value is None or value != value]
-    if missing:
-        absent = int(torch.isin(of_row, torch.tensor(missing, device=of_row.device)).sum())
-        raise SchemaError(
-            f"{what} has {absent} missing entries. Drop those rows, the source must be labelled."
-        )
     return Labels(values, of_row)
 
 

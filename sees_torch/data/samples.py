@@ -11,7 +11,12 @@ from torch import Tensor
 
 from sees_torch.data.arrays import as_numbers
 from sees_torch.data.columns import Kind
-from sees_torch.data.labels import read_classes, read_labels, resolve_classes
+from sees_torch.data.labels import (
+    read_classes,
+    read_labels,
+    read_some_labels,
+    resolve_classes,
+)
 from sees_torch.data.probabilities import proba_columns, read_proba
 from sees_torch.data.schema import Rows, Schema
 from sees_torch.data.tables import Name, is_frame
@@ -58,6 +63,12 @@ class _Sample:
         """The same sample with another p(y|x)."""
         other = copy.copy(self)
         other.posterior = posterior
+        return other
+
+    def with_count(self: Sample, count: Tensor) -> Sample:
+        """The same rows with other multiplicities."""
+        other = copy.copy(self)
+        other.count = count
         return other
 
 
@@ -112,9 +123,21 @@ class Target(_Sample):
         proba: (m, L) the model's probabilities, columns as in the source.
         source: the sample to compare with.
         weight: (m,) row multiplicities.
+        labels: (m,) class of the rows whose label is known; None or NaN where it is not.
     """
 
-    def __init__(self, features: Any, proba: Any, source: Source, *, weight: Any = None) -> None:
+    labels: Tensor
+    """(m,) position of the known label, -1 where it is not known."""
+
+    def __init__(
+        self,
+        features: Any,
+        proba: Any,
+        source: Source,
+        *,
+        weight: Any = None,
+        labels: Any = None,
+    ) -> None:
         self.schema = source.schema
         self.classes = source.classes
         self.rows = self.schema.encode(features, "target")
@@ -133,6 +156,14 @@ class Target(_Sample):
                 " both need one column per class, in the same order."
             )
         self.proba = self.posterior = _of_second_class(proba, matrix, self.classes)
+        self.labels = torch.full((len(self.rows),), -1, dtype=torch.int64, device=device)
+        if labels is not None:
+            self.labels = read_some_labels(labels, self.classes, "target_labels").to(device)
+            if len(self.labels) != len(self.rows):
+                raise ShapeError(
+                    f"target_labels has {len(self.labels)} entries, target has {len(self.rows)} "
+                    "rows: give one per row, None or NaN where the label is not known."
+                )
         self._notes = _treatments(self, source)
 
     def unseen_mass(self, source: Source) -> float:
@@ -148,6 +179,16 @@ class Target(_Sample):
     def treatments(self) -> tuple[str, ...]:
         """What was done to values that the source never showed, in words."""
         return self._notes
+
+
+def is_population(source: Source, target: Target) -> bool:
+    """Multiplicities that average below one are probabilities: there is no sampling noise."""
+
+    def below(sample: _Sample) -> bool:
+        rows = float((sample.count > 0).sum())
+        return float(sample.total) < (1 - 1e-9) * rows
+
+    return below(source) or below(target)
 
 
 def learn_schema(features: Any, kinds: Mapping[Name, Kind] | None, weight: Any) -> Schema:

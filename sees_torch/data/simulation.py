@@ -30,6 +30,7 @@ def make_sparse_joint_shift(
     classes: int = 2,
     shifted: int | Sequence[int] = 1,
     strength: float = 1.0,
+    with_labels: bool = True,
     quality: float = 1.0,
     exact: bool = False,
     generator: torch.Generator | None = None,
@@ -47,6 +48,8 @@ def make_sparse_joint_shift(
         classes: number of labels L.
         shifted: which features shift, by position, or how many (then the first ones).
         strength: 0 is no shift; at 1 the log-weights have standard deviation 1.
+        with_labels: the shifted features move together with the label; False moves them alone,
+            whatever the label.
         quality: how much the classifier knows: its log-odds are the Bayes classifier's times this.
         exact: no sampling: every row that can occur, with its probability as multiplicity.
         generator: source of randomness, of the world and of the draw; by default a fixed one.
@@ -58,7 +61,8 @@ def make_sparse_joint_shift(
         raise SeesError("need one level count per feature, all >= 1, two classes and some rows.")
     if len(set(members)) != len(members) or any(not 0 <= j < features for j in members):
         raise SeesError(f"shifted must name different positions 0 to {features - 1}: {members}.")
-    world = _World.draw(sizes, classes, members, strength, quality, generator)
+    tilt = classes if with_labels else 1
+    world = _World.draw(sizes, classes, members, strength, tilt, quality, generator)
     gap, everything = world.population_gap(generator)
     if exact:
         if everything is None:
@@ -96,6 +100,7 @@ class _World:
         classes: int,
         members: list[int],
         strength: float,
+        tilt: int,
         quality: float,
         generator: torch.Generator,
     ) -> _World:
@@ -109,7 +114,7 @@ class _World:
             # (cells so far, L) times p(x_j | y), the new feature varying fastest.
             law = (law.reshape(-1, 1, classes) * given[j].T).reshape(-1, classes)
         law = law.reshape(-1, classes)
-        tilted = law * (strength * noise(*law.shape)).exp()
+        tilted = law * (strength * noise(len(law), tilt)).exp()
         return cls(sizes, members, prior, given, law, tilted / tilted.sum(), quality)
 
     def posterior(self, rows: Tensor) -> Tensor:

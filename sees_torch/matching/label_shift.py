@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.matching.likelihood import distinct_target
 from sees_torch.matching.match import Match
 from sees_torch.matching.sees_d import SEESd
+from sees_torch.matching.sees_em import SEESem
 from sees_torch.solvers.proximal import GroupSimplex
 from sees_torch.solvers.proximal_gradient import group_likelihood
 from sees_torch.weights import ConstantWeights
@@ -66,3 +68,9 @@ class MLLS:
             residual=float(solution.residual[0]),
             status=solution.status(),
         )
+
+    def replicate(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Weights of all rows under many multiplicities; the likelihood is that of SEES-em."""
+        return SEESem(features=()).replicate(source, target, match, here, there)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import operator
 import warnings
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
-from sees_torch.errors import ConvergenceWarning, SeesError, SupportWarning
+from sees_torch.errors import ConvergenceWarning, SeesError, SeesWarning, SupportWarning
+from sees_torch.matching.selection import STANDARD_ERRORS, Evidence, simplest
 from sees_torch.solvers.solution import Status
 from sees_torch.weights import WeightFunction
+
+Estimator = Literal["ipw", "self-normalised", "plugin", "dr", "eff"]
+"""Estimators of the gap from weights; see `sees_torch.gap.estimate_gap`."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,63 @@ class Ranking:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A hypothesis about the shift.
+
+    Attributes:
+        words: what it says shifted.
+        method: the method that fits it.
+        features: positions of the shifted features, where the hypothesis names them.
+        rank: its place in the order of simplicity, 0 the simplest.
+    """
+
+    words: str
+    method: Method
+    features: tuple[int, ...]
+    rank: int
+
+    def quick(self) -> Method:
+        """The method without a search for its own settings, where it has one."""
+        search = getattr(self.method, "quick", None)
+        return self.method if search is None else search()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Hypotheses that were compared, their evidence, and which was chosen.
+
+    Attributes:
+        candidates: H hypotheses.
+        evidence: their held-out ratios.
+        eligible: (H,) bool; those that could be chosen.
+        chosen: position of the chosen one.
+    """
+
+    candidates: tuple[Candidate, ...]
+    evidence: Evidence
+    eligible: Tensor
+    chosen: int
+
+    @classmethod
+    def make(
+        cls, candidates: tuple[Candidate, ...], evidence: Evidence, eligible: Tensor
+    ) -> Choice:
+        """The simplest eligible hypothesis that is not clearly behind the best."""
+        open_choice = cls(candidates, evidence, eligible, 0)
+        return replace(open_choice, chosen=int(open_choice.pick(evidence.score())))
+
+    def pick(self, score: Tensor, limit: float = STANDARD_ERRORS) -> Tensor:
+        """(...,) the choice by scores (..., H)."""
+        rank = torch.tensor([candidate.rank for candidate in self.candidates], device=score.device)
+        usable = torch.where(self.eligible, score, -torch.inf)
+        return simplest(usable, self.evidence.standard_errors(), rank, limit)
+
+    @property
+    def candidate(self) -> Candidate:
+        return self.candidates[self.chosen]
+
+
+@dataclass(frozen=True)
 class Match:
     """The result of matching a source to a target.
 
@@ -48,6 +110,8 @@ class Match:
         estimator: the gap estimator that belongs to the method, None for the default.
         importance: (d,) contribution of every feature, where the method has one.
         ranking: the comparison of feature subsets, where the method has one.
+        choice: the comparison of hypotheses, where the method chooses between them.
+        settings: the method with the settings that it chose for itself, where it chose any.
     """
 
     method: str
@@ -56,9 +120,11 @@ class Match:
     residual: float = 0.0
     status: Status = Status.CONVERGED
     unseen_mass: float = 0.0
-    estimator: str | None = None
+    estimator: Estimator | None = None
     importance: Tensor | None = None
     ranking: Ranking | None = None
+    choice: Choice | None = None
+    settings: Method | None = None
 
     def __post_init__(self) -> None:
         if self.status is not Status.CONVERGED:
@@ -99,3 +165,21 @@ class Method(Protocol):
     def name(self) -> str: ...
 
     def match(self, source: Source, target: Target) -> Match: ...
+
+
+@runtime_checkable
+class Replicable(Protocol):
+    """A method that can fit many resamples of the same rows at once."""
+
+    def replicate(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Weights (B, n, L) and (B, m, L) of all rows, under multiplicities (B, n) and (B, m)."""
+        ...
+
+
+def quietly(method: Method, source: Source, target: Target) -> Match:
+    """A match that is only looked at beside another: what it would warn of concerns nobody."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeesWarning)
+        return method.match(source, target)

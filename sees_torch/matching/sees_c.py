@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.errors import IdentificationError, SeesError, ShapeError, SupportError
+from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.likelihood import distinct_target
 from sees_torch.matching.match import Match, whole_number
+from sees_torch.matching.selection import Evidence, Folds, induced_ratio
 from sees_torch.solvers.proximal import GroupSimplex
 from sees_torch.solvers.proximal_gradient import group_likelihood
 from sees_torch.solvers.solution import Solution, Status
 from sees_torch.statistics.basis import Basis, FeatureBasis
 from sees_torch.weights import BasisWeights
 
+ETAS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+"""What eta="auto" chooses from."""
 MATTERS = 1e-3
 """A feature is selected when its importance, in units of the weight, exceeds this."""
 
@@ -37,28 +42,33 @@ class SEESc:
     little even when nothing shifted; with one, no shift gives exactly w = 1.
 
     Args:
-        eta: strength of the penalty.
+        eta: strength of the penalty; "auto" takes the best held-out two-sample score.
         sparsity: keep at most so many features in the selection, those of the largest importance;
-            None keeps every feature that matters.
+            None or "auto" keeps every feature that matters.
         basis: "auto" (paired), "linear" as in the paper, "paired", "quadratic", or a Basis.
         intercept: add an unpenalised constant per label, so that a large eta tends to label shift.
         refit: solve again without penalty on the selected features (and a constant per label).
+        tolerance: bound on the suboptimality of the solve, in units of the objective.
     """
 
-    eta: float = 1e-3
-    sparsity: int | None = None
+    eta: float | Literal["auto"] = 1e-3
+    sparsity: int | Literal["auto"] | None = None
     basis: str | Basis = "auto"
     intercept: bool = False
     refit: bool = False
+    tolerance: float = 1e-9
 
     def __post_init__(self) -> None:
-        try:
-            eta = float(self.eta)
-        except (TypeError, ValueError):
-            eta = -1.0
-        if not 0 <= eta < float("inf"):
-            raise SeesError(f"eta must be a number >= 0, got {self.eta!r}.")
-        object.__setattr__(self, "eta", eta)
+        if self.eta != "auto":
+            try:
+                eta = float(self.eta)
+            except (TypeError, ValueError):
+                eta = -1.0
+            if not 0 <= eta < float("inf"):
+                raise SeesError(f"eta must be 'auto' or a number >= 0, got {self.eta!r}.")
+            object.__setattr__(self, "eta", eta)
+        if self.sparsity == "auto":
+            object.__setattr__(self, "sparsity", None)
         if self.sparsity is not None:
             object.__setattr__(self, "sparsity", whole_number(self.sparsity, "sparsity"))
 
@@ -68,18 +78,32 @@ class SEESc:
 
     def match(self, source: Source, target: Target) -> Match:
         """The weights at this eta."""
+        if self.eta == "auto":
+            return self._best(source, target)
         return self.path(source, target, [self.eta])[0]
+
+    def _best(self, source: Source, target: Target) -> Match:
+        """The weights at the eta with the best held-out score."""
+        folds = Folds.deal(source, target)
+        counts = folds.training(source, target)
+        matches = self.path(source, target, ETAS)
+        ratios = []
+        for eta, match in zip(ETAS, matches, strict=True):
+            tables = replace(self, eta=eta).refits(source, target, match, *counts)
+            ratios.append(folds.held_out(induced_ratio(source, target, tables)))
+        best = int(Evidence.of(source, target, ratios).score().argmax())
+        return replace(matches[best], settings=replace(self, eta=ETAS[best]))
 
     def path(self, source: Source, target: Target, etas: Sequence[float]) -> list[Match]:
         """The weights at every eta, solved as one batch."""
         d = len(source.schema.columns)
-        if self.sparsity is not None and self.sparsity > d:
+        if isinstance(self.sparsity, int) and self.sparsity > d:
             raise IdentificationError(
                 f"sparsity={self.sparsity} but there are {d} features: at most {d} can shift."
             )
         problem = _Problem.build(source, target, self._basis(source))
         kept = torch.full_like(problem.owner, True, dtype=torch.bool)
-        solution = problem.solve(etas, kept, self.intercept)
+        solution = problem.solve(etas, kept, self.intercept, self.tolerance)
         importance = problem.importance(problem.unpack(solution.value, kept, self.intercept)[0])
         if not self.refit:
             return [
@@ -90,7 +114,7 @@ class SEESc:
         for row in range(len(etas)):
             chosen = self._select(importance[row])
             member = torch.isin(problem.owner, torch.tensor(chosen, device=problem.owner.device))
-            again = problem.solve([0.0], member, True)
+            again = problem.solve([0.0], member, True, self.tolerance)
             matches.append(self._finish(problem, again, 0, member, True, importance[row]))
         return matches
 
@@ -102,7 +126,7 @@ class SEESc:
         """
         problem = _Problem.build(source, target, self._basis(source))
         nothing = torch.zeros_like(problem.owner, dtype=torch.bool)
-        solution = problem.solve([0.0], nothing, True)
+        solution = problem.solve([0.0], nothing, True, self.tolerance)
         everything = ~nothing
         z, c, group = problem.stack(everything, True)
         label_weight = solution.value[0]
@@ -111,6 +135,27 @@ class SEESc:
         squares = c.new_zeros(problem.groups + 1)
         squares = squares.index_add(0, torch.where(group < 0, problem.groups, group), push.square())
         return float(squares[:-1].max().sqrt()) if problem.groups else 0.0
+
+    def replicate(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Weights of all rows under many multiplicities, by one Newton step from the match."""
+        stack = Stack.of(source, target, match.weight_function)
+        return stack.weights(stack.one_step(0.0 if self.refit else self._eta(), here, there))
+
+    def refits(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same, each solved to the tolerance, from the match as a first guess."""
+        stack = Stack.of(source, target, match.weight_function)
+        if self.refit:
+            return stack.weights(stack.only_support().solve(0.0, here, there, self.tolerance))
+        return stack.weights(stack.solve(self._eta(), here, there, self.tolerance))
+
+    def _eta(self) -> float:
+        if self.eta == "auto":
+            raise SeesError("eta='auto' is chosen by match; resamples need a number.")
+        return self.eta
 
     def _basis(self, source: Source) -> Basis:
         if isinstance(self.basis, str):
@@ -125,7 +170,7 @@ class SEESc:
     def _select(self, importance: Tensor) -> list[int]:
         order = importance.argsort(descending=True, stable=True).tolist()
         chosen = [i for i in order if float(importance[i]) > MATTERS]
-        return sorted(chosen if self.sparsity is None else chosen[: self.sparsity])
+        return sorted(chosen[: self.sparsity] if isinstance(self.sparsity, int) else chosen)
 
     def _finish(
         self,
@@ -153,6 +198,53 @@ class SEESc:
             problem.unseen_mass,
             importance=importance,
         )
+
+
+@dataclass(frozen=True)
+class CovariatesOnly:
+    """Only p(x) shifted: one coefficient for all labels, otherwise as SEES-c.
+
+    Args:
+        eta: strength of the penalty.
+        tolerance: bound on the suboptimality of the solve, in units of the objective.
+    """
+
+    eta: float = 1e-3
+    tolerance: float = 1e-9
+
+    @property
+    def name(self) -> str:
+        return "covariates"
+
+    def match(self, source: Source, target: Target) -> Match:
+        """The weights, the same under every label."""
+        blind = [s.with_posterior(torch.ones_like(s.posterior[:, :1])) for s in (source, target)]
+        found = SEESc(eta=self.eta, tolerance=self.tolerance).match(blind[0], blind[1])  # type: ignore[arg-type]
+        function = found.weight_function
+        assert isinstance(function, BasisWeights)
+        labels = len(source.classes)
+        shared = BasisWeights(
+            source.schema,
+            source.classes,
+            function.basis,
+            function.coefficient.expand(-1, labels),
+            function.intercept.expand(labels),
+        )
+        return replace(found, method=self.name, weight_function=shared)
+
+    def replicate(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Weights of all rows under many multiplicities, by one Newton step from the match."""
+        stack = Stack.of(source, target, match.weight_function, labels=False)
+        return stack.weights(stack.one_step(self.eta, here, there))
+
+    def refits(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same, each solved to the tolerance, from the match as a first guess."""
+        stack = Stack.of(source, target, match.weight_function, labels=False)
+        return stack.weights(stack.solve(self.eta, here, there, self.tolerance))
 
 
 @dataclass(frozen=True)
@@ -220,7 +312,9 @@ class _Problem:
             group = torch.cat([group, group.new_full((n_labels,), -1)])
         return z, c, group
 
-    def solve(self, etas: Sequence[float], kept: Tensor, intercept: bool) -> Solution:
+    def solve(
+        self, etas: Sequence[float], kept: Tensor, intercept: bool, tolerance: float
+    ) -> Solution:
         """Coefficients at every eta; columns that the source never shows (c = 0) stay at zero."""
         z, c, group = self.stack(kept, intercept)
         usable = c > 0
@@ -233,7 +327,9 @@ class _Problem:
             )
         simplex = GroupSimplex(c[usable][None], group[usable], self.groups)
         eta = torch.tensor(etas, dtype=z.dtype, device=z.device)[:, None]
-        solution = group_likelihood(z[:, usable], self.mass[None], simplex, eta)
+        solution = group_likelihood(
+            z[:, usable], self.mass[None], simplex, eta, tolerance=tolerance
+        )
         value = z.new_zeros(len(etas), len(c))
         value[:, usable] = solution.value
         return replace(solution, value=value)

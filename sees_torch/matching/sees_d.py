@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
+from sees_torch.data.samples import is_population
 from sees_torch.errors import IdentificationError, SeesError, SupportError
 from sees_torch.matching.match import Match, Ranking, whole_number
 from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
@@ -19,6 +21,12 @@ from sees_torch.weights import ConstantWeights, TableWeights, WeightFunction
 
 TIE = 1e-12
 """Objectives closer than this, relative to the squared mass of the target tables, are equal."""
+EXPLAINED = 2.0
+"""Distances up to this many standard deviations beyond sampling noise are noise."""
+POPULATION_FIT = 1e-12
+"""The same for a population, which has no noise, in squared mass."""
+MOST_FEATURES = 3
+"""sparsity="auto" goes no further."""
 DEPENDS = 1e-6
 """A weight table depends on a feature when it varies along it by more than this."""
 
@@ -39,21 +47,24 @@ class SEESd:
     which is the problem as the paper prints it.
 
     Args:
-        sparsity: s, the number of features that shift together with the labels, 0 to d.
+        sparsity: s, the number of features that shift together with the labels, 0 to d; "auto"
+            takes the fewest, from one on, that leave no more distance than noise explains (without
+            features the tables have as many unknowns as entries and fit anything).
         soft: tables count predicted probabilities instead of predicted classes.
         constrained: demand w >= 0 and E_s[w] = 1.
         route: how the tables are formed, "tables" or "matches"; by default the cheaper one.
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
     """
 
-    sparsity: int = 1
+    sparsity: int | Literal["auto"] = 1
     soft: bool = False
     constrained: bool = True
     route: Route | None = None
     memory_budget: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sparsity", whole_number(self.sparsity, "sparsity"))
+        if self.sparsity != "auto":
+            object.__setattr__(self, "sparsity", whole_number(self.sparsity, "sparsity"))
         if self.route not in (None, "tables", "matches"):
             raise SeesError(f"route takes 'tables', 'matches' or None, got {self.route!r}.")
         if self.memory_budget is not None and not self.memory_budget > 0:
@@ -66,6 +77,8 @@ class SEESd:
     def match(self, source: Source, target: Target) -> Match:
         """The best subset, its weights, and the ranking of all others."""
         d = len(source.schema.columns)
+        if self.sparsity == "auto":
+            return self._fewest(source, target)
         if self.sparsity > d:
             raise IdentificationError(
                 f"sparsity={self.sparsity} but there are {d} features: at most {d} can shift."
@@ -89,6 +102,24 @@ class SEESd:
             float(fit.unseen[answer.subset]),
             ranking=ranking,
         )
+
+    def _fewest(self, source: Source, target: Target) -> Match:
+        """The smallest s that explains the target, else the s that comes closest."""
+        closest: Match | None = None
+        rest = torch.inf
+        most = min(MOST_FEATURES, max(1, len(source.schema.columns) // 2))
+        for sparsity in range(1, most + 1):
+            match = replace(self, sparsity=sparsity).match(source, target)
+            assert match.ranking is not None
+            objective, score = float(match.ranking.objective[0]), float(match.ranking.score[0])
+            if is_population(source, target):
+                score = 0.0 if objective < POPULATION_FIT else torch.inf
+            if closest is None or score < rest:
+                closest, rest = match, score
+            if score <= EXPLAINED:
+                break
+        assert closest is not None
+        return closest
 
 
 @dataclass(frozen=True)
@@ -167,7 +198,7 @@ def _score(
     probabilities of a whole population, which has no noise: there the objective alone ranks.
     """
     n, m = float(source.total), float(target.total)
-    if n < len(source) or m < len(target):
+    if is_population(source, target):
         return torch.where(fit.objective.isfinite(), 0.0, torch.inf)
     noise = sampling_noise(rows, products, fit.weight, n, m)
     return torch.where(fit.objective.isfinite(), noise.score(fit.objective), torch.inf)

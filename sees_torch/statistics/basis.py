@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from sees_torch.data import Rows, Source
 from sees_torch.errors import SeesError
 
-Form = Literal["paired", "linear", "quadratic"]
-CURVES: dict[str, int] = {"linear": 1, "paired": 2, "quadratic": 3}
+Form = Literal["paired", "linear", "quadratic", "binned"]
+CURVES: dict[str, int] = {"linear": 1, "paired": 2, "quadratic": 3, "binned": 0}
 _UNKNOWN, _VALUE = -1, -2
 
 
@@ -38,7 +38,8 @@ class FeatureBasis(Basis):
 
     A continuous column, scaled to x in [0, 1], gives `linear`: x, the paper's choice, which with
     non-negative coefficients can only increase; `paired`: x and 1 - x; `quadratic`: x^2,
-    2 x (1 - x) and (1 - x)^2; and an indicator of missing where the source has missing values.
+    2 x (1 - x) and (1 - x)^2; `binned`: indicators of the schema's quantile bins; and an indicator
+    of missing where the source has missing values.
     Levels that the source does not show have no function of their own: such a row gets the
     feature's source means, so that it weighs there what the average source row weighs.
     """
@@ -62,7 +63,7 @@ class FeatureBasis(Basis):
         curves: list[list[int]] = []
         for j, column in enumerate(source.schema.columns):
             here = torch.bincount(source.rows.codes[:, j], source.count, minlength=column.codes)
-            numeric = column.kind == "continuous"
+            numeric = column.kind == "continuous" and form != "binned"
             if numeric:
                 curves.append([len(owners) + k for k in range(CURVES[form])])
                 owners += [j] * CURVES[form]
@@ -76,7 +77,7 @@ class FeatureBasis(Basis):
                     slots.append(_UNKNOWN)
         self.owners = tuple(owners)
         sizes = torch.tensor(source.schema.cardinalities)
-        flags = torch.tensor(source.schema.continuous)
+        flags = torch.tensor(source.schema.continuous) & (form != "binned")
         self.register_buffer("slot", torch.tensor(slots))
         self.register_buffer("start", sizes.cumsum(0) - sizes)
         self.register_buffer("continuous", flags.nonzero().squeeze(1))

@@ -58,7 +58,7 @@ def count_samples(source: Source, target: Target, soft: bool) -> CountedRows:
     codes, sizes, levels = compact_levels(
         torch.cat([source.rows.codes, target.rows.codes]), source.schema.cardinalities
     )
-    features = _shared(codes, sizes, source, target)
+    features = shared_features(codes, sizes, source, target)
     codes = codes[:, features]
     sizes, levels = tuple(sizes[j] for j in features), tuple(levels[j] for j in features)
     groups = group_rows(codes, sizes)
@@ -86,7 +86,9 @@ def count_samples(source: Source, target: Target, soft: bool) -> CountedRows:
     return CountedRows(first, mass, square, soft, tuple(features), sizes, levels)
 
 
-def _shared(codes: Tensor, sizes: tuple[int, ...], source: Source, target: Target) -> list[int]:
+def shared_features(
+    codes: Tensor, sizes: tuple[int, ...], source: Source, target: Target
+) -> list[int]:
     """Features in which some level has mass in both samples."""
     kept = []
     for j, size in enumerate(sizes):

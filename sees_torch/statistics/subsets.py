@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -66,24 +66,30 @@ class Subsets:
 
 
 def all_subsets(sizes: tuple[int, ...], order: int, device: torch.device) -> Subsets:
-    """Every subset of `order` features.
+    """Every subset of `order` features, 0 to d."""
+    return subsets_of(list(combinations(range(len(sizes)), order)), sizes, device)
+
+
+def subsets_of(
+    members: Sequence[tuple[int, ...]], sizes: tuple[int, ...], device: torch.device
+) -> Subsets:
+    """These subsets, all of the same number of features.
 
     Args:
+        members: feature positions of each subset, ascending; the empty subset has one cell.
         sizes: number of levels of each feature.
-        order: 0 to d; the empty subset has one cell.
         device: where the tensors live.
     """
-    members = torch.tensor(
-        list(combinations(range(len(sizes)), order)), dtype=torch.int64, device=device
-    ).reshape(math.comb(len(sizes), order), order)
-    level_count = torch.tensor(sizes, dtype=torch.int64, device=device)[members]
-    cells = tuple(math.prod(chosen) for chosen in combinations(sizes, order))
+    order = len(members[0])
+    chosen = torch.tensor(members, dtype=torch.int64, device=device).reshape(len(members), order)
+    level_count = torch.tensor(sizes, dtype=torch.int64, device=device)[chosen]
+    cells = tuple(math.prod(sizes[j] for j in subset) for subset in members)
     if sum(cells) > MAX_CELLS:
         raise SeesError(
             f"{len(cells)} subsets of {order} features have {sum(cells):.2g} cells, more than "
             f"{MAX_CELLS:.2g}. Lower the sparsity, or merge levels of the widest columns "
             f"(they have {sorted(sizes)[-3:]} levels)."
         )
-    ones = torch.ones_like(members[:, :1])
+    ones = torch.ones_like(chosen[:, :1])
     strides = torch.cat([level_count[:, 1:], ones], dim=1).flip(1).cumprod(1).flip(1)
-    return Subsets(members, strides[:, :order], cells)
+    return Subsets(chosen, strides[:, :order], cells)

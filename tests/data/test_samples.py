@@ -7,6 +7,7 @@ import torch
 
 from sees_torch import SchemaError, SeesError, ShapeError, Source, SupportError, Target
 from sees_torch.data.labels import read_labels
+from sees_torch.data.samples import is_population
 
 POSITIONS = np.array([0, 1, 1, 0, 1])
 FEATURES = np.array([[0.0], [1.0], [0.0], [1.0], [2.0]])
@@ -430,3 +431,80 @@ def test_another_posterior_leaves_the_sample_alone():
     assert torch.equal(found.posterior, found.proba)
     assert torch.equal(other.posterior, found.proba.flip(1))
     assert torch.equal(other.proba, found.proba)
+
+
+def test_other_multiplicities_leave_the_sample_alone():
+    found = source()
+    other = found.with_count(2 * found.count)
+    assert torch.equal(found.count, torch.ones(5).double())
+    assert torch.equal(other.count, 2 * torch.ones(5).double())
+    assert torch.equal(other.labels, found.labels)
+    assert float(other.total) == 10
+
+
+# Labels of the target
+
+
+def target(labels, known: Source) -> Target:
+    return Target(
+        np.arange(len(labels))[:, None] % 2, np.full((len(labels), 2), 0.5), known, labels=labels
+    )
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["b", None, "a", float("nan")],
+        np.array(["b", None, "a", None], dtype=object),
+        pd.Series(["b", None, "a", None]),
+        pd.Series(["b", None, "a", None], dtype="category"),
+        pd.Series(["b", pd.NA, "a", pd.NA], dtype="string"),
+    ],
+    ids=["list", "objects", "series", "category", "string"],
+)
+def test_target_labels_may_be_missing(labels):
+    assert target(labels, source(of("a", "b"))).labels.tolist() == [1, -1, 0, -1]
+
+
+@pytest.mark.parametrize("labels", [[1.0, np.nan, 0.0], torch.tensor([1.0, torch.nan, 0.0])])
+def test_target_labels_may_be_numbers_with_gaps(labels):
+    assert target(labels, source()).labels.tolist() == [1, -1, 0]
+
+
+def test_without_target_labels_none_is_known():
+    plain = Target(np.zeros((3, 1)), np.full((3, 2), 0.5), source())
+    assert plain.labels.tolist() == [-1, -1, -1]
+    assert target([None, None, None], source()).labels.tolist() == [-1, -1, -1]
+
+
+def test_target_labels_follow_the_order_of_the_classes():
+    turned = source(of("a", "b"), PROBA[:, ::-1].copy(), classes=["b", "a"])
+    assert target(["b", None, "a"], turned).labels.tolist() == [0, -1, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        (["c", None, "a"], SchemaError, "target_labels holds 'c', not among the classes"),
+        (np.eye(3), ShapeError, "target_labels"),
+    ],
+)
+def test_target_labels_that_are_refused(labels, error, message):
+    with pytest.raises(error, match=message):
+        target(labels, source(of("a", "b")))
+
+
+def test_target_labels_of_another_length_are_refused():
+    with pytest.raises(ShapeError, match="target_labels has 2 entries, target has 3 rows"):
+        Target(np.zeros((3, 1)), np.full((3, 2), 0.5), source(), labels=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("weight", "population"),
+    [(None, False), ([2.0] * 5, False), ([0.2] * 5, True), ([1.0, 1.0, 1.0, 1.0, 0.0], False)],
+    ids=["rows", "repeated", "probabilities", "a row that does not count"],
+)
+def test_a_population_is_told_from_rows_by_its_multiplicities(weight, population):
+    here = source(weight=weight)
+    there = Target(np.zeros((3, 1)), np.full((3, 2), 0.5), here)
+    assert is_population(here, there) is population

@@ -26,6 +26,8 @@ from sees_torch import (
     SupportWarning,
     Target,
 )
+from sees_torch.matching.sees_c import ETAS
+from sees_torch.matching.selection import Folds
 
 PAIR = drawn_world(2, 500, 400, features=3, levels=[3, 2, 4], classes=2)
 
@@ -170,6 +172,49 @@ class TestSelection:
             assert match.features == (2,)
             # Certified to 1e-9 of the objective; the curvature of w in it is about 1e-3.
             np.testing.assert_allclose(row_weights(match, source), pair.weights, atol=1e-3)
+
+
+class TestAuto:
+    def test_eta_is_the_best_of_its_path_on_rows_left_out(self):
+        """The score written out: mean_t log r - log mean_s r, every row by the fit without it."""
+        source, target = samples(PAIR)
+        folds = Folds.deal(source, target)
+        scores = []
+        for eta in ETAS:
+            method = SEESc(eta=eta)
+            here, there = method.refits(
+                source, target, method.match(source, target), *folds.training(source, target)
+            )
+            on_source = torch.einsum("fnl,nl,nf->n", here, source.posterior, folds.source)
+            on_target = torch.einsum("fml,ml,mf->m", there, target.posterior, folds.target)
+            scores.append(float(on_target.log().mean() - on_source.mean().log()))
+        best = ETAS[int(np.argmax(scores))]
+        assert len(set(np.round(scores, 6))) == len(ETAS)
+        match = SEESc(eta="auto").match(source, target)
+        expected = SEESc(eta=best).match(source, target)
+        assert match.features == expected.features
+        # Both certified to 1e-9 of the objective, so to its square root of the weights.
+        np.testing.assert_allclose(
+            row_weights(match, source), row_weights(expected, source), atol=1e-4
+        )
+
+    def test_a_fit_without_a_fold_is_the_fit_of_its_rows(self):
+        source, target = samples(PAIR)
+        method = SEESc(eta=1e-3)
+        folds = Folds.deal(source, target)
+        counts = folds.training(source, target)
+        here, there = method.refits(source, target, method.match(source, target), *counts)
+        assert here.shape == (5, 500, 2)
+        assert there.shape == (5, 400, 2)
+        for f in range(2):
+            alone = method.match(source.with_count(counts[0][f]), target.with_count(counts[1][f]))
+            table = alone.weight_function.table(source.rows)
+            torch.testing.assert_close(here[f], table, rtol=0, atol=1e-3)
+
+    def test_sparsity_auto_keeps_every_feature_that_matters(self):
+        source, target = samples(PAIR)
+        assert SEESc(sparsity="auto") == SEESc()
+        assert SEESc(sparsity="auto").match(source, target).features == (0, 1, 2)
 
 
 class Squares(Basis):

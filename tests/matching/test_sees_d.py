@@ -28,7 +28,7 @@ from sees_torch import (
     Target,
     estimate_shift,
 )
-from sees_torch.report import report_match
+from sees_torch.assessment import report_match
 
 EXACT = 1e-8
 """Solves in float64 of well-conditioned 2 x 2 to 5 x 5 systems: 1e-10 was the worst observed."""
@@ -167,7 +167,7 @@ class TestNoShift:
             pair = exact_world(3, features=4, classes=3)
         source, target = unshifted(pair)
         match = NO_SHIFT[name].match(source, target)
-        report = report_match(source, target, match)
+        report = report_match(source, target, match, NO_SHIFT[name])
         # KLIEP on drawn rows moves within its stopping tolerance of 1e-6 in the objective.
         tolerance = 1e-2 if name == "kliep" and drawn else 1e-6
         np.testing.assert_allclose(row_weights(match, source), 1.0, atol=tolerance)
@@ -269,6 +269,32 @@ class TestTiesAndTrimming:
         assert ranking.subsets[0] == (1, 4)
         assert bool((ranking.objective.diff() >= 0).all())
         assert float(ranking.objective[1]) > 1e-6
+
+
+class TestAutoSparsity:
+    @pytest.mark.parametrize("shifted", [[], [2], [0, 3]])
+    def test_a_population_needs_just_the_features_that_shifted(self, shifted):
+        for seed in range(3):
+            pair = exact_world(seed, features=5, classes=3, shifted=shifted)
+            source, target = samples(pair)
+            match = SEESd("auto").match(source, target)
+            assert set(names(match, source)) == set(pair.features)
+            np.testing.assert_allclose(row_weights(match, source), pair.weights, atol=EXACT)
+
+    def test_drawn_rows_take_the_fewest_that_leave_only_noise(self):
+        for shifted, seed in ((1, 0), (1, 3)):
+            pair = drawn_world(seed, 4000, 4000, features=4, shifted=shifted)
+            source, target = samples(pair)
+            match = SEESd("auto").match(source, target)
+            assert names(match, source) == pair.features
+            same = SEESd(shifted).match(source, target)
+            np.testing.assert_array_equal(row_weights(match, source), row_weights(same, source))
+            assert match.ranking.subsets == same.ranking.subsets
+
+    def test_no_more_than_half_of_the_features(self):
+        pair = exact_world(1, features=3, classes=2, shifted=3)
+        source, target = samples(pair)
+        assert len(SEESd("auto").match(source, target).features) <= 1
 
 
 INVARIANT = {

@@ -1,0 +1,273 @@
+"""From a match to a report: gaps, their errors, rival hypotheses and the verdict."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from sees_torch.data import Source, Target
+from sees_torch.data.samples import is_population
+from sees_torch.data.tables import Name
+from sees_torch.efficient import RowValues
+from sees_torch.errors import SeesWarning
+from sees_torch.few_labels import LabelMix, enough_labels
+from sees_torch.gap import (
+    Gap,
+    Metric,
+    estimate_gap,
+    gap_parts,
+    own_estimator,
+    row_values,
+    target_posterior,
+)
+from sees_torch.identifiability import (
+    Alternative,
+    blind_spot,
+    compare,
+    judge,
+    label_equivalent,
+    resolution,
+)
+from sees_torch.identifiability import power as alternative_power
+from sees_torch.matching import CBPE, KnownWeights, Match, Method, NoShift
+from sees_torch.matching.auto import is_dense
+from sees_torch.matching.match import Estimator, Replicable
+from sees_torch.report import ShiftReport
+from sees_torch.uncertainty import (
+    Replicates,
+    analytic_error,
+    bootstrap,
+    held_back,
+    normal_interval,
+)
+from sees_torch.weighted_metrics import expected_calibration_error
+
+
+def report_match(
+    source: Source,
+    target: Target,
+    match: Match,
+    method: Method,
+    metrics: Sequence[Metric] = ("accuracy",),
+    estimator: str = "auto",
+    *,
+    confidence: float | None = None,
+    replicates: int = 0,
+    memory: int | None = None,
+    generator: torch.Generator | None = None,
+) -> ShiftReport:
+    """The report on what a method matched; arguments as those of `estimate_shift`."""
+    used: Any = own_estimator(match) if estimator == "auto" else estimator
+    estimates = [_estimate(source, target, match, metric, used) for metric in metrics]
+    gaps = [estimate.gap for estimate in estimates]
+    weights = match.weight_function.of_rows(source.rows, source.labels)
+    _warn_of_mean(float(source.mean(weights)))
+    with torch.no_grad():
+        kind = interval_kind(source, target, match, method, used, confidence, replicates)
+        resamples = None
+        if kind == "bootstrap":
+            resamples = bootstrap(
+                source,
+                target,
+                match,
+                method,
+                [estimate.values for estimate in estimates],
+                gaps,
+                [estimate.mix for estimate in estimates],
+                replicates=replicates,
+                memory=memory,
+                generator=generator,
+            )
+        spreads = [
+            _spread(estimate, place, resamples, kind, confidence)
+            for place, estimate in enumerate(estimates)
+        ]
+        intervals = tuple(interval for interval, _ in spreads)
+        errors = tuple(error for _, error in spreads)
+        choice = match.choice
+        alternatives: tuple[Alternative, ...] = ()
+        if choice is not None:
+            alternatives = tuple(compare(source, target, choice, metrics[0]))
+        selection = _selection(source, match, resamples)
+        figures = _figures(source, target, match, weights)
+        if errors[0] is not None:
+            figures["standard_error"] = errors[0]
+            figures["label_equivalent"] = label_equivalent(source, match, metrics[0], errors[0])
+        if estimates[0].error is not None:
+            figures["analytic_error"] = estimates[0].error
+        resolved = resolution(source, target, match, metrics[0])
+        if resolved is not None:
+            figures["unresolved"], figures["condition"] = resolved
+        if choice is not None:
+            figures["blind_spot"] = blind_spot(source, target, metrics[0])
+            if not is_population(source, target):
+                figures["power"] = alternative_power(source, match, metrics[0], alternatives)
+        values = estimates[0].values
+        figures["range"] = (
+            1.0 if values is None else float(values.source.max() - values.source.min())
+        )
+        if selection:
+            names = tuple(source.schema.names[j] for j in match.features)
+            dense = choice is not None and is_dense(choice.candidate)
+            key = (choice.candidate.words,) if choice is not None and dense else names
+            figures["stability"] = selection.get(key, 0.0)
+        figures = {name: value for name, value in figures.items() if math.isfinite(value)}
+        verdict = judge(
+            source, match, method, float(gaps[0].gap), intervals[0], alternatives, figures
+        )
+    share = source.mean(one_hot(source.labels, len(source.classes)) * weights[:, None])
+    share = share / share.sum().clamp_min(1e-300)
+    return ShiftReport(
+        gaps=tuple(gaps),
+        match=match,
+        weights=weights,
+        source=source,
+        target=target,
+        metrics=tuple(metrics),
+        target_label_distribution=dict(zip(source.classes, share.tolist(), strict=True)),
+        diagnostics=figures,
+        notes=target.treatments(),
+        intervals=intervals,
+        standard_errors=errors,
+        analytic_errors=tuple(estimate.error for estimate in estimates),
+        interval_source=kind,
+        confidence=confidence,
+        status=verdict.status,
+        reasons=verdict.reasons,
+        alternatives=alternatives,
+        selection=selection,
+    )
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """A gap, what it was made from, its analytic standard error, and how far to stretch others."""
+
+    gap: Gap
+    values: RowValues | None
+    mix: LabelMix | None
+    error: float | None
+    stretch: float = 1.0
+
+
+def _estimate(
+    source: Source, target: Target, match: Match, metric: Metric, estimator: Estimator
+) -> _Estimate:
+    function = match.weight_function
+    gap = estimate_gap(source, target, function, metric, estimator)
+    values = row_values(source, target, metric)
+    if values is None:
+        return _Estimate(gap, None, None, None)
+    with torch.no_grad():
+        error = analytic_error(source, target, match, gap, values)
+        if not enough_labels(target):
+            stretch = held_back(source, target, match, gap, values)
+            return _Estimate(gap, values, None, error, stretch)
+        found = gap_parts(source, target, function, values, gap.estimator)
+        posterior = target_posterior(function.table(target.rows), target.posterior)
+        mix = LabelMix.of(source, target, found, values, posterior)
+    value = mix.mixed(gap.target_value[None], target.count[None])[0]
+    return _Estimate(replace(gap, target_value=value), values, mix, mix.variance**0.5)
+
+
+def interval_kind(
+    source: Source,
+    target: Target,
+    match: Match,
+    method: Method,
+    estimator: str,
+    confidence: float | None,
+    replicates: int,
+) -> str:
+    """Where the interval comes from, "bootstrap" or "analytic"; otherwise why there is none."""
+    if confidence is None:
+        return "not asked for"
+    if is_population(source, target):
+        return "none: multiplicities below one describe a population, which has no sampling error"
+    if isinstance(method, NoShift):
+        return "none: the method assumes that nothing shifted"
+    if replicates and (match.choice is not None or isinstance(method, Replicable)):
+        return "bootstrap"
+    if estimator == "eff" or isinstance(method, (KnownWeights, CBPE)):
+        return "analytic"
+    if isinstance(method, Replicable):
+        return f"none: the analytic error of {estimator!r} does not know that of the weights"
+    return f"none: the error of the weights of {match.method} is not known"
+
+
+def _spread(
+    estimate: _Estimate,
+    place: int,
+    resamples: Replicates | None,
+    kind: str,
+    confidence: float | None,
+) -> tuple[tuple[float, float] | None, float | None]:
+    """Interval and standard error of one metric."""
+    gap = float(estimate.gap.gap)
+    if resamples is not None and confidence is not None:
+        interval = resamples.interval(place, gap, confidence, estimate.stretch)
+        return interval, resamples.error(place) * estimate.stretch
+    if kind == "analytic" and estimate.error is not None and confidence is not None:
+        return normal_interval(gap, estimate.error, confidence), estimate.error
+    return None, None
+
+
+def _selection(
+    source: Source, match: Match, resamples: Replicates | None
+) -> dict[tuple[Name, ...], float]:
+    """How often each set of features was chosen, most often first."""
+    if resamples is None or match.choice is None:
+        return {}
+    names = source.schema.names
+    total: dict[tuple[Name, ...], float] = {}
+    for place, share in resamples.frequency().items():
+        candidate = match.choice.candidates[place]
+        features = tuple(names[j] for j in candidate.features)
+        key = (candidate.words,) if is_dense(candidate) else features
+        total[key] = total.get(key, 0.0) + share
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+
+def _figures(source: Source, target: Target, match: Match, weights: Tensor) -> dict[str, float]:
+    total, squares = weights.mul(source.count), weights.square().mul(source.count)
+    figures = {
+        "source_rows": float(source.total),
+        "target_rows": float(target.total),
+        "effective_rows": float(total.sum().square() / squares.sum().clamp_min(1e-300)),
+        "largest_weight": float(weights[source.count > 0].max()),
+        "mean_weight": float(source.mean(weights)),
+        "unseen_mass": match.unseen_mass,
+        "residual": match.residual,
+        "population": float(is_population(source, target)),
+        "range": 1.0,
+        "calibration_error_before": _calibration_error(source, source.proba),
+        "calibration_error_after": _calibration_error(source, source.posterior),
+    }
+    ranking = match.ranking
+    if ranking is not None and len(ranking.score) > 1:
+        best, second = ranking.score[:2].tolist()
+        figures["score"] = best
+        if math.isfinite(second):
+            figures["runner_up_score"] = second
+    return figures
+
+
+def _calibration_error(source: Source, proba: Tensor) -> float:
+    return float(expected_calibration_error(proba.detach(), source.labels, source.count))
+
+
+def _warn_of_mean(mean: float) -> None:
+    if not 0.5 <= mean <= 2:
+        warnings.warn(
+            f"the weights average {mean:.3g} over the source instead of 1: the model's "
+            "probabilities contradict the labels. Use calibrate=True.",
+            SeesWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,214 @@
+"""Choice between hypotheses about the shift, from nothing at all to a shift of many features."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from sees_torch.data import Source, Target
+from sees_torch.errors import IdentificationError, SeesWarning, SupportError
+from sees_torch.matching.cells import Batch
+from sees_torch.matching.match import Candidate, Choice, Match, quietly
+from sees_torch.matching.reference import NoShift
+from sees_torch.matching.sees_c import CovariatesOnly, SEESc
+from sees_torch.matching.sees_em import (
+    SHRINKAGE,
+    CellShares,
+    SEESem,
+    held_out_ratios,
+    held_out_shares,
+)
+from sees_torch.matching.selection import Evidence, Folds, induced_ratio, misfit
+from sees_torch.statistics.counted import shared_features
+from sees_torch.statistics.products import MEMORY
+from sees_torch.statistics.subsets import subsets_of
+
+MOST_PAIRS = 60
+"""More pairs of features than this are not all tried: only those of the best single ones."""
+MOST_FEATURES = 3
+ETAS = (1e-3, 3e-3, 1e-2)
+TOLERANCE = 1e-5
+"""Of dense fits, in units of the score: far below its standard error."""
+NOTHING, FEATURES, COVARIATES, MANY = 0, 1, 10, 11
+"""Ranks of simplicity: s features without labels have FEATURES + 2s - 1, with labels one more."""
+
+
+ONE_FEATURE = FEATURES + 2
+
+
+def is_dense(candidate: Candidate) -> bool:
+    """A shift of more features than a search for a few could follow."""
+    return candidate.rank >= FEATURES + 2 * MOST_FEATURES + 1
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The simplest hypothesis that the data do not speak against.
+
+    Compares, by a cross-fitted two-sample score: nothing shifted; labels only; labels and one, two,
+    ... features (SEES-em); features alone; covariates only; labels and many features (SEES-c). The
+    simplest one within 1.5 standard errors of the best is chosen; all are kept as evidence. When
+    even more than three features improve the score, the shift is not sparse, and one of the last
+    two hypotheses is chosen; they are fitted only when the others leave some feature unexplained.
+
+    Args:
+        memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
+    """
+
+    memory_budget: int | None = None
+
+    @property
+    def name(self) -> str:
+        return "auto"
+
+    def match(self, source: Source, target: Target) -> Match:
+        """The weights of the chosen hypothesis, with the comparison as evidence."""
+        search = _Search(source, target, self.memory_budget or MEMORY)
+        search.add_nothing()
+        search.add_tables(None)
+        dense = search.is_dense()
+        if dense or search.misfit() > 1:
+            search.add_dense_path()
+        return search.choose(dense)
+
+
+def choose_tables(method: SEESem, source: Source, target: Target) -> Match:
+    """The best table on a number of features that is given, or chosen as well."""
+    d = len(source.schema.columns)
+    search = _Search(source, target, method.memory)
+    if method.sparsity == "auto":
+        search.add_nothing()
+        search.add_tables(None)
+    else:
+        if method.sparsity > d:
+            raise IdentificationError(
+                f"sparsity={method.sparsity} but there are {d} features: at most {d} can shift."
+            )
+        search.add_tables(method.sparsity)
+    return search.choose()
+
+
+class _Search:
+    """Hypotheses with their held-out ratios, as they are added."""
+
+    def __init__(self, source: Source, target: Target, memory: int) -> None:
+        self.source, self.target, self.memory = source, target, memory
+        self.folds = Folds.deal(source, target)
+        self.counts = self.folds.training(source, target)
+        self.candidates: list[Candidate] = []
+        self.ratios: list[tuple[Tensor, Tensor]] = []
+
+    def add_nothing(self) -> None:
+        ones = torch.ones_like(self.source.count)[None], torch.ones_like(self.target.count)[None]
+        self._add([Candidate("nothing", NoShift(), (), NOTHING)], ones)
+
+    def add_tables(self, sparsity: int | None) -> None:
+        """Labels alone, then more and more features; or all subsets of one size."""
+        batch = Batch.of(self.source, self.target, *self.counts)
+        d = len(batch.sizes)
+        if not shared_features(batch.codes, batch.sizes, self.source, self.target):
+            raise SupportError(
+                "source and target have no level in common in any feature. Check that the columns "
+                "are coded alike."
+            )
+
+        def add(subsets: Iterable[tuple[int, ...]]) -> None:
+            listed = list(subsets)
+            if listed:
+                chosen = subsets_of(listed, batch.sizes, batch.codes.device)
+                if listed[0] and sparsity is None:
+                    shares = held_out_shares(batch, self.folds, chosen, self.memory)
+                    self._add([self._shares(members) for members in listed], shares)
+                found = held_out_ratios(batch, self.folds, chosen, SHRINKAGE, self.memory)
+                self._add([self._table(members) for members in listed], found)
+
+        if sparsity is not None:
+            add(combinations(range(d), sparsity))
+            return
+        add([()])
+        add((j,) for j in range(d))
+        singles = self._by_score(1)
+        kept = d if d * (d - 1) // 2 <= MOST_PAIRS else max(1, MOST_PAIRS // (d - 1))
+        leaders = {members[0] for members in singles[:kept]}
+        add(pair for pair in combinations(range(d), 2) if leaders & set(pair))
+        for size in range(3, min(MOST_FEATURES + 1, d // 2) + 1):
+            best = self._by_score(size - 1)[0]
+            if len(self._choice().candidate.features) < size - 1:
+                break
+            add(tuple(sorted((*best, j))) for j in range(d) if j not in best)
+
+    def is_dense(self) -> bool:
+        """Even one feature more than a sparse answer may have explains the target better."""
+        return len(self._choice().candidate.features) > MOST_FEATURES
+
+    def misfit(self) -> float:
+        """What the best hypothesis so far leaves unexplained; above 1 more features moved."""
+        here, there = (torch.cat(parts) for parts in zip(*self.ratios, strict=True))
+        best = int(self._evidence().score().argmax())
+        return misfit(self.source, self.target, here[best], there[best])
+
+    def add_dense_path(self) -> None:
+        """Shifts of many features: of covariates only, and with the label."""
+        covariates = CovariatesOnly(tolerance=TOLERANCE)
+        found = quietly(covariates, self.source, self.target)
+        self._add_dense(covariates, found, "covariates only", COVARIATES)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeesWarning)
+            path = SEESc(tolerance=TOLERANCE).path(self.source, self.target, ETAS)
+        for eta, found in zip(ETAS, path, strict=True):
+            method = SEESc(eta=eta, tolerance=TOLERANCE)
+            self._add_dense(method, found, "labels and many features", MANY)
+
+    def _add_dense(
+        self, method: SEESc | CovariatesOnly, match: Match, words: str, rank: int
+    ) -> None:
+        """A dense hypothesis, fitted anew without each fold."""
+        tables = method.refits(self.source, self.target, match, *self.counts)
+        ratio = induced_ratio(self.source, self.target, tables)
+        self._add([Candidate(words, method, (), rank)], self.folds.held_out(ratio))
+
+    def _table(self, members: tuple[int, ...]) -> Candidate:
+        names = self.source.schema.names
+        words = "labels and features" if members else "labels only"
+        method = SEESem(features=tuple(names[j] for j in members), memory_budget=self.memory)
+        return Candidate(words, method, members, FEATURES + 2 * len(members))
+
+    def _shares(self, members: tuple[int, ...]) -> Candidate:
+        names = self.source.schema.names
+        method = CellShares(tuple(names[j] for j in members))
+        return Candidate("features, not labels", method, members, FEATURES + 2 * len(members) - 1)
+
+    def _add(self, candidates: list[Candidate], ratios: tuple[Tensor, Tensor]) -> None:
+        self.candidates += candidates
+        self.ratios.append(ratios)
+
+    def _by_score(self, size: int) -> list[tuple[int, ...]]:
+        """Feature sets of one size, best first."""
+        score = self._evidence().score().tolist()
+        of_size = [
+            (-value, candidate.features)
+            for value, candidate in zip(score, self.candidates, strict=True)
+            if candidate.rank == FEATURES + 2 * size
+        ]
+        return [features for _, features in sorted(of_size)]
+
+    def _evidence(self) -> Evidence:
+        return Evidence.of(self.source, self.target, self.ratios)
+
+    def _choice(self, dense: bool = False) -> Choice:
+        rank = torch.tensor([c.rank for c in self.candidates], device=self.source.count.device)
+        eligible = rank >= COVARIATES if dense else torch.ones_like(rank, dtype=torch.bool)
+        return Choice.make(tuple(self.candidates), self._evidence(), eligible)
+
+    def choose(self, dense: bool = False) -> Match:
+        """The chosen hypothesis, fitted to all rows; if dense, one of many features."""
+        choice = self._choice(dense)
+        match = choice.candidate.method.match(self.source, self.target)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # What there was to warn of has been said.
+            return replace(match, choice=choice)

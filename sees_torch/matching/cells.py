@@ -1,0 +1,258 @@
+"""Label shift inside every cell of a few features, for many feature subsets at once.
+
+Given the features J that shift with the label, p_t(x | a) = sum_y q_a(y) p_s(x | a, y) in every
+cell a of X_J. With p(y|x) calibrated inside the cell, the likelihood of q_a is concave, and
+
+    w(a, y) = [ q_a(y) / pi_a(y) ] . [ p_t(a) / p_s(a) ],
+
+pi_a the label shares of the cell's source rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sees_torch.data import Source, Target
+from sees_torch.data.samples import is_population
+from sees_torch.efficient import FEW_ROWS
+from sees_torch.solvers.mixture import cell_mixtures, cell_sums, class_offsets, label_sums
+from sees_torch.statistics.counted import compact_levels
+from sees_torch.statistics.subsets import Subsets
+
+OFFSET_ROWS = 2.0
+"""Pull of a cell's class offsets to zero, in rows."""
+EMPTY_ROWS = 1.0
+"""p_t(a) is smoothed by so many rows of the source's p_s(a)."""
+FLOOR = 1e-12
+"""Probabilities are floored here before their logarithm is taken."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Both samples under B sets of row multiplicities.
+
+    Attributes:
+        codes: (n + m, d) source rows, then target rows; levels renumbered to those that occur.
+        sizes: levels that occur, per feature; levels: the schema's code of each.
+        logits: (L, n + m) log p(y|x).
+        labels: (n,).
+        known: (m,) label of a target row, -1 where it is not known.
+        source_count: (B, n); target_count: (B, m).
+        pseudo: what one pseudo-row counts: 1, or next to nothing for a population without noise.
+    """
+
+    codes: Tensor
+    sizes: tuple[int, ...]
+    levels: tuple[Tensor, ...]
+    logits: Tensor
+    labels: Tensor
+    known: Tensor
+    source_count: Tensor
+    target_count: Tensor
+    pseudo: float
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        target: Target,
+        source_count: Tensor | None = None,
+        target_count: Tensor | None = None,
+    ) -> Batch:
+        codes, sizes, levels = compact_levels(
+            torch.cat([source.rows.codes, target.rows.codes]), source.schema.cardinalities
+        )
+        posterior = torch.cat([source.posterior, target.posterior]).detach()
+        return cls(
+            codes,
+            sizes,
+            levels,
+            posterior.clamp_min(FLOOR).log().T.contiguous(),
+            source.labels,
+            target.labels,
+            source.count[None] if source_count is None else source_count,
+            target.count[None] if target_count is None else target_count,
+            1e-10 if is_population(source, target) else 1.0,
+        )
+
+    @property
+    def tolerance(self) -> float:
+        """Of the solvers, in rows; a whole population weighs as much as one row."""
+        return 1e-8 if self.pseudo == 1 else 1e-14
+
+    @property
+    def n_labels(self) -> int:
+        return len(self.logits)
+
+
+@dataclass(frozen=True)
+class CellWeights:
+    """Weights of every cell of every subset, under each set of multiplicities.
+
+    Attributes:
+        subsets: S subsets, A cells.
+        weight: (B, L, A); where the source never was, the fallback.
+        fallback: (B, L) label-shift weights.
+        offset: (B, L, A) class offsets that calibrate p(y|x) inside the cell.
+        visited: (B, A) cells with source rows.
+        unseen: (B, S) share of the target in other cells.
+        residual: (B, A) squared Newton decrement of the cell's shares, in rows.
+        converged: every solve reached its tolerance.
+    """
+
+    subsets: Subsets
+    weight: Tensor
+    fallback: Tensor
+    offset: Tensor
+    visited: Tensor
+    unseen: Tensor
+    residual: Tensor
+    converged: bool
+
+    def on_rows(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B, n, L) and (B, m, L) weights of all rows; for a single subset."""
+        cell = self.subsets.cell_of_rows(batch.codes).squeeze(1)
+        weight = self.weight.mT[:, cell]
+        n = len(batch.labels)
+        return weight[:, :n], weight[:, n:]
+
+    def ratio(self, batch: Batch) -> Tensor:
+        """(B, S, n + m) induced p_t(x) / p_s(x), or p_t(x, y) / p_s(x, y) where y is known."""
+        cell = self.subsets.cell_of_rows(batch.codes).T.reshape(-1)
+        n = len(batch.labels)
+        n_subsets, rows = len(self.subsets), len(batch.codes)
+        posterior = _shifted(batch.logits, self.offset, cell, n_subsets)
+        weight = self.weight[:, :, cell]
+        ratio = (posterior * weight).sum(dim=1).reshape(-1, n_subsets, rows)
+        known = batch.known.clamp_min(0).expand(n_subsets, -1)
+        per_label = weight.reshape(len(weight), -1, n_subsets, rows)[..., n:]
+        index = known.expand(len(weight), 1, -1, -1)
+        labelled = per_label.gather(1, index).squeeze(1)
+        return torch.cat(
+            [ratio[..., :n], torch.where(batch.known >= 0, labelled, ratio[..., n:])], dim=-1
+        )
+
+
+def fit_cells(
+    batch: Batch,
+    subsets: Subsets,
+    shrinkage: float,
+    fallback: Tensor | None = None,
+    few_rows: float = FEW_ROWS,
+) -> CellWeights:
+    """Weights of all cells of all subsets.
+
+    Args:
+        batch: both samples.
+        subsets: feature subsets to fit, each on its own.
+        shrinkage: Dirichlet pseudo-rows that pull a cell's label shares towards label shift.
+        fallback: (B, L) label-shift weights; ones where they are what is being fitted.
+        few_rows: a cell in which some class has about so many source rows or fewer keeps to the
+            label shift: what its target rows seem to say is mostly the source's noise.
+    """
+    n, n_subsets, n_cells = len(batch.labels), len(subsets), subsets.total_cells
+    cell = subsets.cell_of_rows(batch.codes)
+    on_source, on_target = cell[:n].T.reshape(-1), cell[n:].T.reshape(-1)
+    source_count = batch.source_count.repeat(1, n_subsets)
+    target_count = batch.target_count.repeat(1, n_subsets)
+    ridge = torch.full_like(source_count[:, 0], OFFSET_ROWS * batch.pseudo)
+    labels = batch.labels.repeat(n_subsets)
+    offsets = class_offsets(
+        batch.logits[:, :n].repeat(1, n_subsets),
+        labels,
+        source_count,
+        on_source,
+        n_cells,
+        ridge=ridge,
+        tolerance=batch.tolerance,
+    )
+    per_label = label_sums(
+        source_count, batch.labels.repeat(n_subsets), on_source, n_cells, batch.n_labels
+    )
+    rows = per_label.sum(dim=1)
+    visited = rows > 0
+    source_posterior = _shifted(batch.logits[:, :n], offsets.value, on_source, n_subsets)
+    share = cell_sums(source_posterior * source_count[:, None], on_source, n_cells)
+    share = share / rows[:, None].clamp_min(1e-300)
+    if fallback is None:
+        fallback = torch.ones_like(share[:, :, 0])
+    centre = share * fallback[..., None]
+    centre = centre / centre.sum(dim=1, keepdim=True).clamp_min(1e-300)
+    target_posterior = _shifted(batch.logits[:, n:], offsets.value, on_target, n_subsets)
+    score = torch.where(
+        share[:, :, on_target] > 0, target_posterior / share[:, :, on_target].clamp_min(1e-300), 0.0
+    )
+    known = batch.known.repeat(n_subsets)
+    seen = visited[:, on_target]
+    labelled = label_sums(
+        torch.where(seen, target_count, 0.0), known, on_target, n_cells, batch.n_labels
+    )
+    # A known label is a row that says q_a(y) outright: it counts like a pseudo-row of the prior.
+    there = cell_sums(target_count, on_target, n_cells)
+    fewest = torch.where(per_label > 0, per_label, torch.inf).amin(dim=1)
+    doubt = (few_rows * batch.pseudo / fewest.clamp_min(1e-300)).square() * there
+    prior = (shrinkage * batch.pseudo + doubt)[:, None] * centre
+    prior = prior + torch.where(centre > 0, labelled, 0.0)
+    mixed = torch.where((known < 0) & seen, target_count, 0.0)
+    shares = cell_mixtures(score, mixed, on_target, prior, tolerance=batch.tolerance)
+    ratio, unseen = _cell_ratio(batch, subsets, rows, there)
+    weight = torch.where(share > 0, shares.value / share.clamp_min(1e-300), 0.0)
+    weight = weight * ratio[:, None]
+    weight = torch.where(visited[:, None], weight, fallback[..., None])
+    converged = bool(offsets.converged.all()) and bool(shares.converged.all())
+    residual = torch.where(visited, shares.residual, 0.0)
+    return CellWeights(
+        subsets, weight, fallback, offsets.value, visited, unseen, residual, converged
+    )
+
+
+def fit_shares(batch: Batch, subsets: Subsets) -> CellWeights:
+    """Weights p_t(a) / p_s(a), the same for every label: only the cells' shares shifted."""
+    n, n_subsets, n_cells = len(batch.labels), len(subsets), subsets.total_cells
+    cell = subsets.cell_of_rows(batch.codes)
+    rows = cell_sums(batch.source_count.repeat(1, n_subsets), cell[:n].T.reshape(-1), n_cells)
+    there = cell_sums(batch.target_count.repeat(1, n_subsets), cell[n:].T.reshape(-1), n_cells)
+    ratio, unseen = _cell_ratio(batch, subsets, rows, there)
+    weight = torch.where(rows > 0, ratio, 1.0)[:, None].expand(-1, batch.n_labels, -1)
+    nothing = torch.zeros_like(weight)
+    return CellWeights(
+        subsets,
+        weight,
+        torch.ones_like(weight[:, :, 0]),
+        nothing,
+        rows > 0,
+        unseen,
+        nothing[:, 0],
+        True,
+    )
+
+
+def _cell_ratio(
+    batch: Batch, subsets: Subsets, rows: Tensor, there: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(B, A) p_t(a) / p_s(a), smoothed, and (B, S) target mass where the source never was."""
+    owner = subsets.of_cell()
+    lost = cell_sums(torch.where(rows > 0, 0.0, there), owner, len(subsets))
+    n_rows = batch.source_count.sum(dim=1)[:, None]
+    m_rows = batch.target_count.sum(dim=1)[:, None]
+    here = rows / n_rows
+    smooth = EMPTY_ROWS * batch.pseudo
+    gained = (there + smooth * here) / (m_rows + smooth - lost)[:, owner].clamp_min(1e-300)
+    return gained / here.clamp_min(1e-300), lost / m_rows
+
+
+def chunks(batch: Batch, subsets: Subsets, memory: int) -> Iterator[Subsets]:
+    """The subsets in parts whose tensors fit into so many bytes, about."""
+    per_subset = 8 * 10 * batch.n_labels * len(batch.source_count) * len(batch.codes)
+    step = max(1, memory // per_subset)
+    for first in range(0, len(subsets), step):
+        yield subsets.part(first, first + step)
+
+
+def _shifted(logits: Tensor, offset: Tensor, cell: Tensor, n_subsets: int) -> Tensor:
+    """(B, L, S n) p(y|x), calibrated inside the cells of every subset."""
+    return (logits.repeat(1, n_subsets) + offset[:, :, cell]).softmax(dim=1)

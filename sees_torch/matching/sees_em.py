@@ -1,0 +1,228 @@
+"""SEES-em: table weights under the likelihood, one label shift in every cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sees_torch.data import Source, Target
+from sees_torch.data.tables import Name
+from sees_torch.errors import SchemaError, SeesError
+from sees_torch.matching.cells import Batch, CellWeights, chunks, fit_cells, fit_shares
+from sees_torch.matching.match import Match, whole_number
+from sees_torch.matching.selection import Folds
+from sees_torch.solvers.solution import Status
+from sees_torch.statistics.products import MEMORY
+from sees_torch.statistics.subsets import Subsets, subsets_of
+from sees_torch.weights import ConstantWeights, TableWeights, WeightFunction
+
+SHRINKAGE = 10.0
+"""Pseudo-rows of the prior while subsets are compared; chosen by evidence for the answer."""
+CAUTIOUS_ROWS = 10.0
+"""While subsets are compared, cells with few source rows of a class count for less: a hypothesis
+that lives on them can fit a natural shift that is not sparse, and then errs by tens of points."""
+SHRINKAGES = (3.0, 10.0, 30.0, 100.0)
+LABEL_SHRINKAGE = 1e-3
+"""Label shift has all rows to go by and nothing to shrink to."""
+
+
+@dataclass(frozen=True)
+class SEESem:
+    """Shift of the labels and of a few features, by maximum likelihood in every cell.
+
+    Given the shifted features J, sparse joint shift is label shift inside every cell of X_J. The
+    label shares of each cell maximise the likelihood of the target rows in it, with p(y|x)
+    calibrated inside the cell and a Dirichlet prior that pulls cells with few rows to the overall
+    label shift. Known target labels enter the likelihood.
+
+    Args:
+        sparsity: how many features shift with the label: a number, or "auto" to let the
+            cross-fitted score decide between nothing, labels only, and 1, 2, ... features.
+        features: the features that shift, by name, where they are known; then nothing is chosen.
+        shrinkage: strength of the prior in rows, or "auto" for the best by the held-out score.
+        memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
+    """
+
+    sparsity: int | Literal["auto"] = "auto"
+    features: tuple[Name, ...] | None = None
+    shrinkage: float | Literal["auto"] = "auto"
+    memory_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.sparsity != "auto":
+            object.__setattr__(self, "sparsity", whole_number(self.sparsity, "sparsity"))
+        if self.features is not None:
+            if not isinstance(self.features, (tuple, list)):
+                raise SeesError(f"features must be a list of column names, got {self.features!r}.")
+            object.__setattr__(self, "features", tuple(self.features))
+        number = isinstance(self.shrinkage, (int, float))
+        if self.shrinkage != "auto" and not (number and 0 < self.shrinkage < float("inf")):
+            raise SeesError(f"shrinkage must be 'auto' or positive rows, got {self.shrinkage!r}.")
+        if self.memory_budget is not None and not self.memory_budget > 0:
+            raise SeesError(f"memory_budget must be positive bytes, got {self.memory_budget!r}.")
+
+    @property
+    def name(self) -> str:
+        return "sees-em"
+
+    @property
+    def memory(self) -> int:
+        return self.memory_budget or MEMORY
+
+    def quick(self) -> SEESem:
+        """The same with a fixed prior: the efficient gap hardly depends on it."""
+        return replace(self, shrinkage=SHRINKAGE) if self.shrinkage == "auto" else self
+
+    def match(self, source: Source, target: Target) -> Match:
+        """The chosen features and their weights."""
+        if self.features is None:
+            from sees_torch.matching.auto import choose_tables
+
+            return choose_tables(self, source, target)
+        return self.fit(source, target, positions(source, self.features))
+
+    def fit(self, source: Source, target: Target, members: tuple[int, ...]) -> Match:
+        """The weights when the features at these positions shift."""
+        batch = Batch.of(source, target)
+        labels = label_weights(batch)
+        if not members:
+            function: WeightFunction = ConstantWeights(
+                source.schema, source.classes, labels.weight[0, :, 0]
+            )
+            return Match(self.name, function, **_evidence(labels))
+        subset = subsets_of([members], batch.sizes, batch.codes.device)
+        shrinkage = self.shrinkage
+        if shrinkage == "auto":
+            shrinkage = best_shrinkage(source, target, subset)
+        fitted = fit_cells(batch, subset, float(shrinkage), labels.weight[:, :, 0])
+        return _table(source, batch, members, fitted, self.name)
+
+    def replicate(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Weights of all rows under many multiplicities, for the features that were matched."""
+        batch = Batch.of(source, target, here, there)
+        fitted = label_weights(batch)
+        if match.features:
+            subset = subsets_of([match.features], batch.sizes, batch.codes.device)
+            shrinkage = SHRINKAGE if self.shrinkage == "auto" else float(self.shrinkage)
+            fitted = fit_cells(batch, subset, shrinkage, fitted.weight[:, :, 0])
+        return fitted.on_rows(batch)
+
+
+@dataclass(frozen=True)
+class CellShares:
+    """Shift of a few features alone: everything else given them stayed, labels included.
+
+    Args:
+        features: the features, by name.
+    """
+
+    features: tuple[Name, ...]
+
+    @property
+    def name(self) -> str:
+        return "cell-shares"
+
+    def match(self, source: Source, target: Target) -> Match:
+        """Weights p_t(a) / p_s(a), the same for every label."""
+        members = positions(source, self.features)
+        batch = Batch.of(source, target)
+        subset = subsets_of([members], batch.sizes, batch.codes.device)
+        fitted = fit_shares(batch, subset)
+        found = _table(source, batch, members, fitted, self.name)
+        # `dr` also allows for shifts of other features that leave p(y|x) alone.
+        return replace(found, estimator="dr")
+
+    def replicate(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Weights of all rows under many multiplicities."""
+        batch = Batch.of(source, target, here, there)
+        subset = subsets_of([match.features], batch.sizes, batch.codes.device)
+        return fit_shares(batch, subset).on_rows(batch)
+
+
+def label_weights(batch: Batch) -> CellWeights:
+    """Label shift: the subset without features, one cell."""
+    nothing = subsets_of([()], batch.sizes, batch.codes.device)
+    return fit_cells(batch, nothing, LABEL_SHRINKAGE)
+
+
+def held_out_ratios(
+    batch: Batch, folds: Folds, subsets: Subsets, shrinkage: float, memory: int
+) -> tuple[Tensor, Tensor]:
+    """(S, n) and (S, m) ratios of every subset on rows that it was fitted without.
+
+    Args:
+        batch: the samples without each fold in turn.
+        folds: the folds.
+        subsets: of features.
+        shrinkage: pseudo-rows of the prior.
+        memory: bytes.
+    """
+    labels = label_weights(batch).weight[:, :, 0]
+    parts = [
+        folds.held_out(fit_cells(batch, part, shrinkage, labels, CAUTIOUS_ROWS).ratio(batch))
+        for part in chunks(batch, subsets, memory)
+    ]
+    return torch.cat([here for here, _ in parts]), torch.cat([there for _, there in parts])
+
+
+def held_out_shares(
+    batch: Batch, folds: Folds, subsets: Subsets, memory: int
+) -> tuple[Tensor, Tensor]:
+    """The same when only the cells' shares shifted, whatever the label."""
+    parts = [
+        folds.held_out(fit_shares(batch, part).ratio(batch))
+        for part in chunks(batch, subsets, memory)
+    ]
+    return torch.cat([here for here, _ in parts]), torch.cat([there for _, there in parts])
+
+
+def best_shrinkage(source: Source, target: Target, subset: Subsets) -> float:
+    """The strength of the prior with the best held-out score."""
+    folds = Folds.deal(source, target)
+    batch = Batch.of(source, target, *folds.training(source, target))
+    scores = []
+    for shrinkage in SHRINKAGES:
+        here, there = held_out_ratios(batch, folds, subset, shrinkage, MEMORY)
+        score = there.clamp_min(1e-3).log() @ target.mass - (here @ source.mass).log()
+        scores.append(float(score))
+    return SHRINKAGES[scores.index(max(scores))]
+
+
+def positions(source: Source, features: tuple[Name, ...]) -> tuple[int, ...]:
+    """Positions of named columns, ascending."""
+    names = source.schema.names
+    unknown = [name for name in features if name not in names]
+    if unknown:
+        raise SchemaError(f"source has no columns {unknown}; it has {names}.")
+    return tuple(sorted({names.index(name) for name in features}))
+
+
+def _table(
+    source: Source, batch: Batch, members: tuple[int, ...], fitted: CellWeights, name: str
+) -> Match:
+    grid = torch.cartesian_prod(*(batch.levels[j] for j in members))
+    visited = fitted.visited[0]
+    function = TableWeights(
+        source.schema,
+        source.classes,
+        members,
+        grid.reshape(len(visited), len(members))[visited],
+        fitted.weight[0].T[visited],
+        fitted.fallback[0],
+    )
+    return Match(name, function, members, **_evidence(fitted))
+
+
+def _evidence(fitted: CellWeights) -> dict[str, Any]:
+    return {
+        "residual": float(fitted.residual.max()),
+        "status": Status.CONVERGED if fitted.converged else Status.MAX_STEPS,
+        "unseen_mass": float(fitted.unseen.max()),
+    }

@@ -1,0 +1,193 @@
+"""Which hypothesis about the shift do the data support? A cross-fitted two-sample score.
+
+Every hypothesis is fitted on part of both samples and gives a density ratio r(x) for the rest. Its
+score there is  mean_t log r - log mean_s r: the second term charges for what a ratio gains by
+chance from the finite source, which the target's likelihood alone does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from sees_torch.data import Source, Target
+from sees_torch.data.counting import content_hash, scatter_folds
+from sees_torch.data.samples import is_population
+
+FOLDS = 5
+STANDARD_ERRORS = 1.5
+"""A simpler hypothesis is kept unless it falls behind the best by more than this."""
+RESAMPLED_STANDARD_ERRORS = 2 * STANDARD_ERRORS
+"""The same in a bootstrap resample, whose score carries the noise of the sample and its own."""
+LEAST_RATIO = 1e-3
+"""Held-out ratios are floored here, so that no single row decides."""
+TIE = 1e-9
+"""Scores of populations, which have no noise, are equal when closer than this."""
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Shares of every row in each fold, (n, F) and (m, F)."""
+
+    source: Tensor
+    target: Tensor
+
+    @classmethod
+    def deal(cls, source: Source, target: Target) -> Folds:
+        """Rows dealt out in an order that depends on their content only."""
+        own = source.proba.detach().gather(1, source.labels[:, None])
+        here = _key(source) + content_hash(_rounded(own))
+        return cls(
+            scatter_folds(here, source.count, FOLDS),
+            scatter_folds(_key(target), target.count, FOLDS),
+        )
+
+    def training(self, source: Source, target: Target) -> tuple[Tensor, Tensor]:
+        """(F, n) and (F, m) multiplicities without each fold."""
+        return (source.count[:, None] * (1 - self.source)).T, (
+            target.count[:, None] * (1 - self.target)
+        ).T
+
+    def held_out(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
+        """(S, n) and (S, m): of ratios (F, S, n + m), those fitted without the row."""
+        n = len(self.source)
+        return (
+            torch.einsum("fsn,nf->sn", ratio[..., :n], self.source),
+            torch.einsum(
+                "fsm,mf->sm", ratio[..., n:].clamp_min(LEAST_RATIO).log(), self.target
+            ).exp(),
+        )
+
+
+def induced_ratio(source: Source, target: Target, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """(F, 1, n + m) induced p_t(x) / p_s(x) from weights (F, n, L) and (F, m, L)."""
+    here, there = (
+        (sample.posterior * table).sum(dim=-1)
+        for sample, table in zip((source, target), tables, strict=True)
+    )
+    return torch.cat([here, there], dim=1)[:, None]
+
+
+def _key(sample: Source | Target) -> Tensor:
+    """(n,) hash of a row's features and probabilities, in whatever order the classes are."""
+    return sample.schema.row_hash(sample.rows) + content_hash(_rounded(sample.proba.detach()))
+
+
+def _rounded(proba: Tensor) -> Tensor:
+    """Another order of classes may change the last bits."""
+    return (proba * 2**40).round()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Held-out ratios of H hypotheses on both samples.
+
+    Attributes:
+        on_source: (H, n) r / mean_s r.
+        on_target: (H, m) log r - log mean_s r.
+        source_count: (n,); target_count: (m,) multiplicities.
+        population: there is no sampling noise.
+    """
+
+    on_source: Tensor
+    on_target: Tensor
+    source_count: Tensor
+    target_count: Tensor
+    population: bool
+
+    @classmethod
+    def of(
+        cls, source: Source, target: Target, ratios: Sequence[tuple[Tensor, Tensor]]
+    ) -> Evidence:
+        """From held-out ratios (S, n) and (S, m), one pair a family of hypotheses."""
+        on_source = torch.cat([here for here, _ in ratios]).clamp_min(LEAST_RATIO)
+        on_target = torch.cat([there for _, there in ratios]).clamp_min(LEAST_RATIO)
+        mean = on_source @ source.mass
+        return cls(
+            on_source / mean[:, None],
+            on_target.log() - mean.log()[:, None],
+            source.count,
+            target.count,
+            is_population(source, target),
+        )
+
+    def score(
+        self, source_count: Tensor | None = None, target_count: Tensor | None = None
+    ) -> Tensor:
+        """(..., H) scores, also under other multiplicities (..., n) and (..., m)."""
+        here = self.source_count if source_count is None else source_count
+        there = self.target_count if target_count is None else target_count
+        log_mean = (here @ self.on_source.T / here.sum(dim=-1, keepdim=True)).log()
+        return there @ self.on_target.T / there.sum(dim=-1, keepdim=True) - log_mean
+
+    def standard_errors(self) -> Tensor:
+        """(H, H) standard error of the difference of two scores."""
+        if self.population:
+            return torch.zeros(len(self.on_source), len(self.on_source)).to(self.on_source)
+        spread = _covariance(self.on_source, self.source_count)
+        spread = spread + _covariance(self.on_target, self.target_count)
+        own = spread.diagonal()
+        return (own[:, None] + own - 2 * spread).clamp_min(0.0).sqrt()
+
+
+def misfit(source: Source, target: Target, here: Tensor, there: Tensor) -> float:
+    """Largest leftover shift of any level of any feature with the posterior, in its noise.
+
+    If r is p_t(x) / p_s(x), then E_t[z / r] = E_s[z] for every z; here z = p(y|x) 1[x_i = level].
+
+    Args:
+        source, target: the samples.
+        here: (n,) held-out r on the source; there: (m,) on the target.
+
+    Returns:
+        The largest z-score over what the largest of so many independent ones would be; above
+        one, some feature shifted in a way that r does not explain.
+    """
+    ratio = there.clamp_min(LEAST_RATIO) / (here.clamp_min(LEAST_RATIO) @ source.mass)
+    worst, tests = torch.zeros_like(ratio[0]), 0
+    for j, size in enumerate(source.schema.cardinalities):
+        moments = []
+        for sample, weight in ((source, source.mass), (target, target.mass / ratio)):
+            label = sample.posterior
+            sums = torch.zeros(2, size, label.shape[1], dtype=label.dtype, device=label.device)
+            code, mass = sample.rows.codes[:, j], sample.mass
+            share = weight / mass.clamp_min(1e-300)
+            sums[0].index_add_(0, code, label * weight[:, None])
+            sums[1].index_add_(0, code, (label * share[:, None]).square() * mass[:, None])
+            moments.append((sums[0], (sums[1] - sums[0].square()) / sample.total))
+        (before, noise), (after, other) = moments
+        counted = (before > 0) & (noise + other > 0)
+        score = (after - before) / (noise + other).clamp_min(1e-300).sqrt()
+        worst = torch.maximum(worst, torch.where(counted, score.abs(), 0.0).max())
+        tests += counted.numel()
+    return float(worst) / NormalDist().inv_cdf(1 - 0.005 / tests)
+
+
+def _covariance(values: Tensor, count: Tensor) -> Tensor:
+    """(H, H) covariance of the means of (H, n) values."""
+    total = count.sum()
+    centred = values - (values @ count / total)[:, None]
+    return (centred * count) @ centred.T / total.square()
+
+
+def simplest(score: Tensor, error: Tensor, rank: Tensor, limit: float = STANDARD_ERRORS) -> Tensor:
+    """(...,) the best hypothesis of the lowest rank whose best is not clearly behind.
+
+    Args:
+        score: (..., H).
+        error: (H, H) standard errors of differences.
+        rank: (H,) int64, 0 the simplest; of equal rank, the higher score is preferred.
+        limit: standard errors that count as clearly behind.
+    """
+    best = score.argmax(dim=-1, keepdim=True)
+    close = score.gather(-1, best) - score <= limit * error[best.squeeze(-1)] + TIE
+    ranks = torch.arange(int(rank.max()) + 1, device=rank.device)
+    of_rank = rank == ranks[:, None]
+    leader = torch.where(of_rank, score[..., None, :], -torch.inf).argmax(dim=-1)
+    good = close.gather(-1, leader) & of_rank.any(dim=-1) & score.gather(-1, leader).isfinite()
+    lowest = good.to(torch.int64).argmax(dim=-1, keepdim=True)
+    return leader.gather(-1, lowest).squeeze(-1)

@@ -1,0 +1,175 @@
+"""Class offsets and mixture shares of many cells at once, by batched Newton steps.
+
+Entries (rows of a sample, once per feature subset) are spread over cells; every cell is its own
+small convex problem in L unknowns. Sums over entries are scatter additions along the last
+dimension, so a step costs a few passes and one batch of L x L solves, however many cells there are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sees_torch.solvers.solution import Solution
+
+LIFT = 1e-4
+"""Where a share near zero that should grow is put."""
+CHECK_EVERY = 4
+"""Steps between looks at the residual: each look waits for the device."""
+
+
+def class_offsets(
+    logits: Tensor,
+    labels: Tensor,
+    mass: Tensor,
+    cell: Tensor,
+    cells: int,
+    *,
+    ridge: Tensor,
+    tolerance: float = 1e-8,
+    max_steps: int = 60,
+) -> Solution:
+    """Offsets delta_a that make  softmax(logits + delta_a)  agree with the labels of every cell.
+
+    Penalised maximum likelihood,  sum mu (logsumexp(logits + delta) - delta_y) + ridge/2 |delta|^2:
+    without the ridge the mean of the shifted probabilities equals the label shares exactly; the
+    ridge, in rows, keeps offsets of small cells near zero. A class without rows in a cell gets
+    -inf: it cannot occur there. A cell without any rows keeps offsets 0.
+
+    Args:
+        logits: (L, N).
+        labels: (N,) int64.
+        mass: (B, N) rows that each entry stands for, one problem per B.
+        cell: (N,) int64 cell of every entry.
+        cells: number of cells A.
+        ridge: (B,) strength of the penalty.
+        tolerance: on the squared Newton decrement, in rows.
+        max_steps: Newton steps.
+
+    Returns:
+        Solution with value (B, L, A) and residual (B, A).
+    """
+    n_labels = len(logits)
+    rows = label_sums(mass, labels, cell, cells, n_labels)
+    present = rows > 0
+    ruled_out = ~present & present.any(dim=1, keepdim=True)
+    delta = torch.where(ruled_out, -torch.inf, torch.zeros_like(rows))
+    weight = ridge[:, None, None]
+    eye = torch.eye(n_labels, dtype=logits.dtype, device=logits.device)
+    for step in range(1, max_steps + 1):
+        p = (logits + delta[:, :, cell]).softmax(dim=1) * mass[:, None]
+        slope = cell_sums(p, cell, cells) - rows
+        slope = torch.where(present, slope + weight * delta, 0.0)
+        share = p / mass[:, None].clamp_min(1e-300)
+        curve = torch.diag_embed(cell_sums(p, cell, cells).movedim(1, -1))
+        curve = curve - pair_sums(p, share, cell, cells)
+        live = present.movedim(1, -1)
+        curve = torch.where(live[..., :, None] & live[..., None, :], curve, 0.0)
+        curve = curve + (weight[..., None] + 1e-12) * eye
+        move = _solve(curve, slope.movedim(1, -1)).movedim(-1, 1)
+        residual = (move * slope).sum(dim=1)
+        # A bounded step keeps far-off starts from overshooting; near the end it is not active.
+        delta = delta - move.clamp(-2.0, 2.0)
+        if step % CHECK_EVERY == 0 and bool((residual <= tolerance).all()):
+            break
+    return Solution(delta, torch.zeros_like(residual), residual, residual <= tolerance, step)
+
+
+def cell_mixtures(
+    score: Tensor,
+    mass: Tensor,
+    cell: Tensor,
+    prior: Tensor,
+    *,
+    tolerance: float = 1e-8,
+    max_steps: int = 200,
+) -> Solution:
+    """Shares q_a that maximise  sum mu log(score . q_a) + sum_y prior log q_a(y)  in every cell.
+
+    q_a lies on the simplex; prior are Dirichlet pseudo-rows, 0 for a class that cannot occur. The
+    simplex needs no constraint: adding (rows + prior) times the sum of q makes its minimiser sum
+    to one. Newton steps are cut before any share reaches zero; a step that does not improve a cell
+    is replaced there by one of the EM algorithm, which always does, so the likelihood never falls.
+
+    Args:
+        score: (B, L, N) p(y|x) / pi_a(y) >= 0.
+        mass: (B, N) rows that each entry stands for.
+        cell: (N,) int64 cell of every entry.
+        prior: (B, L, A).
+        tolerance: on the squared Newton decrement, in rows.
+        max_steps: Newton steps.
+
+    Returns:
+        Solution with value (B, L, A) and residual (B, A); cells without rows return their prior.
+    """
+    cells = prior.shape[-1]
+    live = prior > 0
+    weight = prior.sum(dim=1, keepdim=True)
+    total = cell_sums(mass, cell, cells)[:, None] + weight
+    share = torch.where(live, prior / weight.clamp_min(1e-300), 0.0)
+
+    def fitted(share: Tensor) -> Tensor:
+        return (score * share[:, :, cell]).sum(dim=1).clamp_min(1e-300)
+
+    def loss(share: Tensor, fit: Tensor) -> Tensor:
+        logs = torch.where(live, prior * share.clamp_min(1e-300).log(), 0.0)
+        return (total * share - logs).sum(dim=1) - cell_sums(mass * fit.log(), cell, cells)
+
+    fit = fitted(share)
+    now = loss(share, fit)
+    for step in range(1, max_steps + 1):
+        weighted = score * (mass / fit)[:, None]
+        pull = cell_sums(weighted, cell, cells)
+        # In relative steps z, q -> q (1 - z), gradient and curvature carry factors of q.
+        slope = torch.where(live, share * (total - pull) - prior, 0.0)
+        curve = pair_sums(weighted, score / fit[:, None], cell, cells)
+        scale = torch.where(live, share, 0.0).movedim(1, -1)
+        curve = curve * scale[..., :, None] * scale[..., None, :]
+        curve = curve + torch.diag_embed(torch.where(live, prior, 1.0).movedim(1, -1))
+        move = _solve(curve, slope.movedim(1, -1)).movedim(-1, 1)
+        residual = (move * slope).sum(dim=1)
+        # A share that its own gradient would raise is not lowered for the sake of others.
+        move = torch.where((move > 0) & (slope < 0), 0.0, move)
+        room = 0.95 / move.amax(dim=1, keepdim=True).clamp_min(1e-300)
+        trial = share * (1 - room.clamp_max(1.0) * move)
+        better = loss(trial, fitted(trial)) <= now + 1e-12 * now.abs()
+        expected = torch.where(live, (share * pull + prior) / total.clamp_min(1e-300), 0.0)
+        share = torch.where(better[:, None], trial, expected)
+        # In relative steps a share near zero hardly moves, even if the likelihood wants it to grow.
+        stranded = live & (share < LIFT) & (pull > total * (1 + 1e-6))
+        share = torch.where(stranded, LIFT, share)
+        residual = torch.where(stranded.any(dim=1), torch.inf, residual)
+        fit = fitted(share)
+        now = loss(share, fit)
+        if step % CHECK_EVERY == 0 and bool((residual <= tolerance).all()):
+            break
+    share = share / share.sum(dim=1, keepdim=True).clamp_min(1e-300)
+    return Solution(share, torch.ones_like(residual), residual, residual <= tolerance, step)
+
+
+def cell_sums(entries: Tensor, cell: Tensor, cells: int) -> Tensor:
+    """Sums of (..., N) entries over the entries of each cell, (..., A)."""
+    return entries.new_zeros(*entries.shape[:-1], cells).index_add(-1, cell, entries)
+
+
+def label_sums(mass: Tensor, labels: Tensor, cell: Tensor, cells: int, n_labels: int) -> Tensor:
+    """(B, L, A) mass of every label in each cell; other labels (-1) count nowhere."""
+    return torch.stack(
+        [cell_sums(torch.where(labels == y, mass, 0.0), cell, cells) for y in range(n_labels)],
+        dim=1,
+    )
+
+
+def pair_sums(left: Tensor, right: Tensor, cell: Tensor, cells: int) -> Tensor:
+    """(B, A, L, L) sums of left_y right_z over each cell, for a product symmetric in y and z."""
+    n_labels = left.shape[1]
+    result = left.new_zeros(len(left), cells, n_labels, n_labels)
+    for y in range(n_labels):
+        for z in range(y + 1):
+            result[..., y, z] = cell_sums(left[:, y] * right[:, z], cell, cells)
+            result[..., z, y] = result[..., y, z]
+    return result
+
+
+def _solve(matrix: Tensor, right: Tensor) -> Tensor:
+    return torch.linalg.solve_ex(matrix, right[..., None], check_errors=False).result.squeeze(-1)

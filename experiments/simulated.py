@@ -2,9 +2,11 @@
 
     python -m experiments.simulated --data FOLDER --order draw-first --depth 50
     python -m experiments.simulated --data FOLDER --order classifier-first --depth 3
+    python -m experiments.simulated --data FOLDER --table case_study --rows 2500
 
-The first is the paper's protocol and classifier. Each draw is appended to a CSV as it finishes:
-run the same command again to resume.
+The first is the paper's protocol and classifier. The case study has its classifier's probabilities
+given, so its rows are drawn with replacement from the table, the target by the true weights. Each
+draw is appended to a CSV as it finishes: run the same command again to resume.
 """
 
 from __future__ import annotations
@@ -24,24 +26,29 @@ from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
-from experiments.datasets import load_shift, load_table
+from experiments.datasets import Shift, load_shift, load_table
 from sees_torch import (
     BBSE,
     CBPE,
     DLU,
     KLIEP,
     MLLS,
+    Auto,
     KnownWeights,
     NoShift,
     SEESc,
     SEESd,
+    SEESem,
+    SeesWarning,
     ShiftedPair,
-    SupportWarning,
+    ShiftReport,
     estimate_shift,
     resample_shift,
 )
 
 METHODS: dict[str, Any] = {
+    "default": Auto(),
+    "SEES-em": SEESem(),
     "SEES-d hard": SEESd(),
     "SEES-d soft": SEESd(soft=True),
     "SEES-d soft, plain": SEESd(soft=True, constrained=False),
@@ -73,28 +80,86 @@ def measure(pair: ShiftedPair, shifted: tuple[str, ...], only: str = "") -> list
     """Errors of every method on one draw, gaps in points."""
     known = KnownWeights(pair.weight_table, pair.features)
     methods = {**METHODS, "true weights": known}
+    names = [name for name in methods if not only or name in only.split(",")]
     rows = []
-    for name, method in ((k, v) for k, v in methods.items() if k.startswith(only)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SupportWarning)
-            report = estimate_shift(**pair.inputs(), method=method)
-            fitted = KnownWeights(report.weight_function)
-            gaps = {}
-            for estimator in ("ipw", "dr"):
-                again = estimate_shift(**pair.inputs(), method=fitted, estimator=estimator)
-                gaps[estimator] = again.gap
-        weights = report.weights.numpy()
-        spread = weights.std() > 0
-        row: dict[str, Any] = {"method": name}
-        for estimator, gap in gaps.items():
-            row[f"{estimator} realised"] = 100 * (gap - pair.realised_gap)
-            row[f"{estimator} population"] = 100 * (gap - pair.population_gap)
-        row["weight MSE"] = float(np.mean((weights - pair.weights) ** 2))
-        row["weight PCC"] = float(np.corrcoef(weights, pair.weights)[0, 1]) if spread else np.nan
-        named = report.match.ranking is not None or report.match.importance is not None
-        row["found"] = float(report.shifted_features == shifted) if named else np.nan
-        rows.append(row)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeesWarning)
+        # The limit: the least variance when the shifted features are known, at the true weights.
+        oracle = estimate_shift(**pair.inputs(), method=known, estimator="eff", replicates=0)
+        for name in names:
+            chooses = name in ("default", "SEES-em")
+            report = estimate_shift(
+                **pair.inputs(), method=methods[name], confidence=0.9 if chooses else None
+            )
+            gaps = {"own": report.gap}
+            if not chooses:
+                fitted = KnownWeights(report.weight_function)
+                for estimator in ("ipw", "dr"):
+                    again = estimate_shift(
+                        **pair.inputs(), method=fitted, estimator=estimator, confidence=None
+                    )
+                    gaps[estimator] = again.gap
+            rows.append(
+                _errors(pair, report, gaps, shifted)
+                | {"method": name, "limit": 100 * (oracle.analytic_errors[0] or np.nan)}
+            )
     return rows
+
+
+def _errors(
+    pair: ShiftedPair, report: ShiftReport, gaps: dict[str, float], shifted: tuple[str, ...]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for estimator in ("own", "ipw", "dr"):
+        gap = gaps.get(estimator, np.nan)
+        row[f"{estimator} realised"] = 100 * (gap - pair.realised_gap)
+        row[f"{estimator} population"] = 100 * (gap - pair.population_gap)
+    weights = report.weights.numpy()
+    spread = weights.std() > 0
+    row["weight MSE"] = float(np.mean((weights - pair.weights) ** 2))
+    row["weight PCC"] = float(np.corrcoef(weights, pair.weights)[0, 1]) if spread else np.nan
+    match = report.match
+    named = any(part is not None for part in (match.ranking, match.importance, match.choice))
+    row["found"] = float(report.shifted_features == shifted) if named else np.nan
+    row["status"] = report.status
+    inside = report.interval is not None and (
+        report.interval[0] <= pair.population_gap <= report.interval[1]
+    )
+    row["covered"] = float(inside) if report.interval is not None else np.nan
+    return row
+
+
+def case_study_pair(folder: Path, rows: int, seed: int) -> ShiftedPair:
+    """A draw from the COVID-19 case study's source table, whose classifier is given."""
+    path = folder / "covid" / "case_study_source.csv.gz"
+    if not path.exists():
+        raise SystemExit(f"no {path}.")
+    table = pd.read_csv(path)
+    law = {(1, 1): 2.0, (1, 0): 1 / 3, (0, 1): 1.25, (0, 0): 5 / 6}
+    weight = np.array(
+        [law[key] for key in zip(table["age_60_and_above"], table["positive"], strict=True)]
+    )
+    weight = weight / weight.mean()
+    right = (table["proba_positive"] > 0.5) == table["positive"]
+    generator = np.random.default_rng(seed)
+    here = generator.integers(len(table), size=rows)
+    there = generator.choice(len(table), size=rows, p=weight / weight.sum())
+    features = table.drop(columns=["positive", "proba_positive"])
+    proba = np.stack([1 - table["proba_positive"], table["proba_positive"]], axis=1)
+    labels = table["positive"].to_numpy()
+    return ShiftedPair(
+        source=features.iloc[here].reset_index(drop=True),
+        labels=labels[here],
+        source_proba=proba[here],
+        target=features.iloc[there].reset_index(drop=True),
+        target_proba=proba[there],
+        target_labels=labels[there],
+        classes=(0, 1),
+        features=("age_60_and_above",),
+        weight_table=law,
+        weights=weight[here],
+        population_gap=float(np.mean((weight - 1) * right)),
+    )
 
 
 def draw(
@@ -102,9 +167,23 @@ def draw(
 ) -> pd.DataFrame:
     """One draw of a table, measured."""
     torch.set_num_threads(1)
+    shift = load_shift("covid" if name == "case_study" else name)
+    pair = (
+        case_study_pair(folder, rows, seed)
+        if name == "case_study"
+        else table_pair(name, folder, shift, rows, order, depth, seed)
+    )
+    result = pd.DataFrame(measure(pair, shift.shifted, only))
+    gaps = {"gap realised": 100 * pair.realised_gap, "gap population": 100 * pair.population_gap}
+    return result.assign(table=name, rows=rows, order=order, depth=depth, seed=seed, **gaps)
+
+
+def table_pair(
+    name: str, folder: Path, shift: Shift, rows: int, order: Any, depth: int, seed: int
+) -> ShiftedPair:
+    """A draw of a real table under its simulated shift, with a classifier fitted to it."""
     frame, label = load_table(name, folder)
-    shift = load_shift(name)
-    pair = resample_shift(
+    return resample_shift(
         frame,
         label,
         shift.features,
@@ -116,9 +195,6 @@ def draw(
         order=order,
         generator=torch.Generator().manual_seed(seed),
     )
-    result = pd.DataFrame(measure(pair, shift.shifted, only))
-    gaps = {"gap realised": 100 * pair.realised_gap, "gap population": 100 * pair.population_gap}
-    return result.assign(table=name, rows=rows, order=order, depth=depth, seed=seed, **gaps)
 
 
 def summary(results: pd.DataFrame) -> pd.DataFrame:
@@ -129,7 +205,12 @@ def summary(results: pd.DataFrame) -> pd.DataFrame:
     table = grouped[errors].agg(lambda error: np.sqrt(np.mean(np.square(error))))
     table["weight MSE"] = grouped["weight MSE"].mean()
     table["weight PCC"] = grouped["weight PCC"].mean()
+    table["limit"] = grouped["limit"].agg(lambda error: np.sqrt(np.mean(np.square(error))))
     table["found"] = grouped["found"].mean()
+    table["covered"] = grouped["covered"].mean()
+    identified = results[results["status"] == "identified"].groupby(grouped.keys, sort=False)
+    table["identified"] = identified.size() / grouped.size()
+    table["found, identified"] = identified["found"].mean()
     table["draws"] = grouped.size()
     return table
 
@@ -138,14 +219,14 @@ def main() -> None:
     """Run the draws that are missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the tables")
-    parser.add_argument("--table", nargs="+", default=["bankchurn", "credit"])
+    parser.add_argument("--table", nargs="+", default=["bankchurn", "credit", "case_study"])
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument(
         "--order", default="split-first", choices=["split-first", "classifier-first", "draw-first"]
     )
     parser.add_argument("--depth", type=int, default=3, help="of the boosted trees")
-    parser.add_argument("--only", default="", help="methods whose name starts so")
+    parser.add_argument("--only", default="", help="methods, separated by commas")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("outputs/simulated.csv"))
     options = parser.parse_args()

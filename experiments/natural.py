@@ -1,0 +1,297 @@
+"""Error of every method under natural shifts of real tables: places, years and months.
+
+    python -m experiments.natural --data FOLDER --cache CACHE
+    python -m experiments.natural --data FOLDER --cache CACHE --method default --split report
+
+Every pair has its classifier trained on rows of the source apart from those that are measured. A
+pair is built once and kept in the cache; each result is appended to a CSV as it finishes: run the
+same command again to resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from joblib import Parallel, delayed
+
+from experiments.simulated import METHODS as BASELINES
+from experiments.simulated import boosted_trees
+from sees_torch import KnownWeights, SeesWarning, estimate_shift
+
+ROWS = 8000
+DEFAULT = "default"
+SPLITS = {"all": slice(None), "tune": slice(0, None, 2), "report": slice(1, None, 2)}
+METHODS: dict[str, Any] = {DEFAULT: "auto", **BASELINES}
+Pair = tuple[str, dict[str, Any], float]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Samples of one table from several places or times, and the pairs of them to compare."""
+
+    label: str
+    load: Callable[[Path, str], pd.DataFrame]
+    pairs: list[tuple[str, str]]
+    where: str
+
+
+def _income(folder: Path, state: str) -> pd.DataFrame:
+    frame = pd.read_csv(folder / f"income/{state}.csv.gz")
+    # The sample of California tells white from not white only.
+    return frame.assign(RAC1P=frame["RAC1P"].clip(upper=2))
+
+
+def _employ(folder: Path, sample: str) -> pd.DataFrame:
+    """A state and year, "adults" as the sample of New York has no one under 17."""
+    name, _, adults = sample.partition(" ")
+    frame = pd.read_csv(folder / f"employ/{name}.csv.gz")
+    return frame[frame["AGEP"] >= 17] if adults else frame
+
+
+def _insurance(folder: Path, sample: str) -> pd.DataFrame:
+    return pd.read_csv(folder / f"insurance/{sample}.csv.gz")
+
+
+def _covid(folder: Path, month: str) -> pd.DataFrame:
+    counts = pd.read_csv(folder / "covid/covid_2020_counts.csv.gz")
+    counts = counts[counts["month"] == month].drop(columns="month").fillna("missing")
+    return counts.loc[counts.index.repeat(counts.pop("count"))]
+
+
+MA_ADULTS, NY_ADULTS = "MA_2018 adults", "NY_2018_sample20k adults"
+MA_YEARS = ["MA_2015", "MA_2016", "MA_2017", "MA_2018"]
+FAMILIES = {
+    "income": Family(
+        "y",
+        _income,
+        list(permutations(["CA", "CO", "KS", "OH"], 2)),
+        "folktables, ACSIncome 2018, MAR made binary and RAC1P put in groups",
+    ),
+    "employ": Family(
+        "y",
+        _employ,
+        [
+            (MA_ADULTS, NY_ADULTS),
+            (NY_ADULTS, MA_ADULTS),
+            *pairwise(MA_YEARS),
+            (MA_YEARS[0], MA_YEARS[-1]),
+        ],
+        "folktables, ACSEmployment; Massachusetts also inside the wheel nannyml==0.13.1",
+    ),
+    "insurance": Family(
+        "y",
+        _insurance,
+        list(permutations(["CT_2018", "CT_2019", "CT_2021"], 2)),
+        "folktables, ACSPublicCoverage, Connecticut",
+    ),
+    "covid": Family(
+        "corona_result",
+        _covid,
+        list(permutations(["2020-04", "2020-06", "2020-08", "2020-10"], 2)),
+        "data.gov.il, 'COVID-19 tested individuals', counted by identical rows and month",
+    ),
+}
+
+
+def names(family: str) -> list[str]:
+    """The pairs of a family, in the order that `--split` goes by."""
+    chosen = FAMILIES[family].pairs
+    return [f"{_short(source)}-to-{_short(target)}" for source, target in chosen]
+
+
+def _short(sample: str) -> str:
+    return sample.removesuffix(" adults").removesuffix("_sample20k").replace("_", "")
+
+
+def build(family: str, position: int, folder: Path, seed: int, rows: int = ROWS) -> Pair:
+    """Draw one pair and train its classifier.
+
+    Returns:
+        Its name, the keyword arguments of `estimate_shift`, and the true gap: accuracy on the
+        drawn target minus accuracy on the drawn source.
+    """
+    chosen = FAMILIES[family]
+    source_name, target_name = chosen.pairs[position]
+    generator = np.random.default_rng([seed, position])
+    try:
+        known, other = (chosen.load(folder, name) for name in (source_name, target_name))
+    except FileNotFoundError as error:
+        raise SystemExit(f"no {error.filename}. Get it from: {chosen.where}.") from None
+    known = known.iloc[generator.permutation(len(known))[: 2 * rows]].reset_index(drop=True)
+    other = other.iloc[generator.permutation(len(other))[:rows]].reset_index(drop=True)
+    half = len(known) // 2
+    train, source, target = known[:half], known[half:].reset_index(drop=True), other
+    labels = {"source": source.pop(chosen.label), "target": target.pop(chosen.label)}
+    fitted = train.drop(columns=chosen.label).fillna(-1)
+    model = boosted_trees(fitted, train[chosen.label].to_numpy(), depth=3)
+    proba = {
+        "source": model.predict_proba(source.fillna(-1)),
+        "target": model.predict_proba(target.fillna(-1)),
+    }
+    accuracy = {
+        side: np.mean(model.classes_[proba[side].argmax(axis=1)] == labels[side].to_numpy())
+        for side in proba
+    }
+    inputs = {
+        "source": source,
+        "labels": labels["source"].to_numpy(),
+        "target": target,
+        "source_proba": proba["source"],
+        "target_proba": proba["target"],
+        "classes": tuple(model.classes_.tolist()),
+    }
+    return names(family)[position], inputs, float(accuracy["target"] - accuracy["source"])
+
+
+def load_pair(
+    family: str, position: int, folder: Path, seed: int, cache: Path | None = None
+) -> Pair:
+    """A pair from the cache, built when it is not there."""
+    if cache is None:
+        return build(family, position, folder, seed)
+    kept = cache / f"{family}_{names(family)[position]}_{seed}.pkl"
+    if not kept.exists():
+        pair = build(family, position, folder, seed)
+        cache.mkdir(parents=True, exist_ok=True)
+        unfinished = kept.with_suffix(".part")
+        unfinished.write_bytes(pickle.dumps(pair))
+        unfinished.replace(kept)  # Another process never sees half a file.
+    return pickle.loads(kept.read_bytes())
+
+
+def pairs(family: str, folder: Path, seed: int, cache: Path | None = None) -> Iterator[Pair]:
+    """The pairs of a family: name, keyword arguments of `estimate_shift`, true gap."""
+    for position in range(len(FAMILIES[family].pairs)):
+        yield load_pair(family, position, folder, seed, cache)
+
+
+def measure(
+    family: str,
+    position: int,
+    seed: int,
+    methods: list[str],
+    folder: Path,
+    cache: Path | None,
+    confidence: float,
+) -> pd.DataFrame:
+    """Methods on one pair, gaps in points; only the default method is asked for an interval."""
+    torch.set_num_threads(1)
+    name, inputs, true_gap = load_pair(family, position, folder, seed, cache)
+    rows = []
+    for method in methods:
+        level = confidence if method == DEFAULT else None
+        generator = torch.Generator().manual_seed(seed)
+        start = perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeesWarning)
+            report = estimate_shift(
+                **inputs, method=METHODS[method], confidence=level, generator=generator
+            )
+            seconds = perf_counter() - start
+            fitted = KnownWeights(report.weight_function)
+            again = {
+                estimator: estimate_shift(
+                    **inputs, method=fitted, estimator=estimator, confidence=None
+                ).gap
+                for estimator in ("ipw", "dr")
+                if method != DEFAULT
+            }
+        low, high = report.interval or (np.nan, np.nan)
+        row: dict[str, Any] = {"family": family, "pair": name, "seed": seed, "method": method}
+        gaps = {"true gap": true_gap, "gap": report.gap, "low": low, "high": high}
+        for estimator in ("ipw", "dr"):
+            gaps[f"{estimator} gap"] = again.get(estimator, np.nan)
+        row |= {figure: 100 * value for figure, value in gaps.items()}
+        row |= {"status": report.status, "features": " ".join(map(str, report.shifted_features))}
+        rows.append(row | {"seconds": seconds})
+    return pd.DataFrame(rows)
+
+
+def summary(results: pd.DataFrame) -> pd.DataFrame:
+    """Root mean square and largest error of the gap in points, per family and method."""
+    grouped = results.groupby(["family", "method"], sort=False)
+    table = pd.DataFrame()
+    for figure, name in (("gap", "own"), ("ipw gap", "ipw"), ("dr gap", "dr")):
+        error = (results[figure] - results["true gap"]).abs()
+        by_method = error.groupby([results["family"], results["method"]], sort=False)
+        table[f"RMSE {name}"] = by_method.agg(lambda e: np.sqrt(np.mean(np.square(e))))
+        table[f"max {name}"] = by_method.max()
+    table["seconds"] = grouped["seconds"].mean()
+    table["pairs"] = grouped.size()
+    return table
+
+
+def verdicts(results: pd.DataFrame) -> pd.DataFrame:
+    """What the default method said of itself: intervals and counts of every status."""
+    default = results[results["method"] == DEFAULT]
+    given = default[default["low"].notna()]
+    inside = given["true gap"].between(given["low"], given["high"])
+    table = default.groupby(["family", "status"], sort=False).size().unstack(fill_value=0)
+    table["true gap in interval"] = inside.groupby(given["family"]).mean()
+    table["mean width"] = (given["high"] - given["low"]).groupby(given["family"]).mean()
+    return table
+
+
+def main() -> None:
+    """Run what is missing and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with the tables")
+    parser.add_argument("--cache", type=Path, help="folder to keep built pairs in")
+    parser.add_argument("--family", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument("--method", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--draws", type=int, default=1, help="seeds 0, 1, ... of every pair")
+    parser.add_argument(
+        "--split",
+        default="all",
+        choices=list(SPLITS),
+        help="tune: the pairs at even places of a family's list, report: the others",
+    )
+    parser.add_argument("--confidence", type=float, default=0.95, help="of the default's interval")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("outputs/natural.csv"))
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    keys = ["family", "pair", "seed", "method"]
+    done = set()
+    if options.out.exists():
+        done = set(pd.read_csv(options.out)[keys].itertuples(index=False, name=None))
+    wanted = []
+    todo = []
+    for family in options.family:
+        for position, pair in list(enumerate(names(family)))[SPLITS[options.split]]:
+            for seed in range(options.draws):
+                wanted += [(family, pair, seed, method) for method in options.method]
+                left = [m for m in options.method if (family, pair, seed, m) not in done]
+                if left:
+                    todo.append((family, position, seed, left))
+    work = (delayed(measure)(*key, options.data, options.cache, options.confidence) for key in todo)
+    for count, result in enumerate(
+        Parallel(options.jobs, return_as="generator_unordered")(work), start=1
+    ):
+        result.to_csv(options.out, mode="a", header=not options.out.exists(), index=False)
+        print(f"\r{count} of {len(todo)} pairs", end="", flush=True)
+    print()
+    results = pd.read_csv(options.out)
+    results = results[results.set_index(keys).index.isin(wanted)].copy()
+    # Draws finish in any order; the tables keep the order asked for.
+    for column, order in (("method", options.method), ("family", options.family)):
+        results = results.sort_values(column, key=lambda c: c.map(order.index), kind="stable")
+    pd.set_option("display.width", 250, "display.max_columns", 30)
+    print(summary(results).round(2).to_string())
+    if DEFAULT in options.method:
+        print(verdicts(results).round(2).to_string())
+
+
+if __name__ == "__main__":
+    main()

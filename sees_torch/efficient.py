@@ -186,6 +186,19 @@ def efficient_values(
     )
 
 
+def worst_condition(source: Source, target: Target, function: WeightFunction) -> float:
+    """Largest condition number of the cells that hold 1 % or more of the target."""
+    here, there = (
+        torch.nn.functional.one_hot(sample.predictions, len(source.classes)).to(sample.posterior)
+        for sample in (source, target)
+    )
+    own = here.gather(1, source.labels[:, None]).squeeze(1)
+    cells = cells_of(function, source, target)
+    found = efficient_values(source, target, cells, RowValues(own, here, there))
+    mass = torch.zeros_like(cells.weight[:, 0]).index_add(0, cells.target, target.mass)
+    return float(torch.where(mass >= 0.01, found.condition[0], 1.0).max())
+
+
 def variance(
     source: Source,
     target: Target,

@@ -22,8 +22,8 @@ FEWEST = 10
 """Fewer labelled rows than this say too little of their own variance to correct the gap."""
 
 
-def strata(target: Target, values: RowValues) -> tuple[Tensor, Tensor]:
-    """(m,) stratum of every target row, and the standard deviation of its value under p(y|x)."""
+def strata(target: Target, values: RowValues) -> Tensor:
+    """(m,) stratum of every target row, by the standard deviation of its value under p(y|x)."""
     posterior, table = target.posterior.detach(), values.target.detach()
     mean = (posterior * table).sum(dim=1)
     spread = ((posterior * table.square()).sum(dim=1) - mean.square()).clamp_min(0.0).sqrt()
@@ -31,7 +31,7 @@ def strata(target: Target, values: RowValues) -> tuple[Tensor, Tensor]:
     # Equal parts of the target's mass; rows of equal spread stay together.
     before = target.mass[order].cumsum(0) - target.mass[order]
     start = torch.searchsorted(spread[order], spread)
-    return (before[start] * STRATA).floor().clamp_max(STRATA - 1).to(torch.int64), spread
+    return (before[start] * STRATA).floor().clamp_max(STRATA - 1).to(torch.int64)
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,14 @@ class LabelledError:
         residual: (m,) l - m(x) of labelled rows, 0 elsewhere.
         known: (m,) bool.
         stratum: (m,).
+        doubt: (m,) variance of l that the model expects.
     """
 
     expected: Tensor
     residual: Tensor
     known: Tensor
     stratum: Tensor
+    doubt: Tensor
 
     @classmethod
     def of(cls, target: Target, posterior: Tensor, values: RowValues) -> LabelledError:
@@ -57,7 +59,8 @@ class LabelledError:
         known = target.labels >= 0
         own = values.target.gather(1, target.labels.clamp_min(0)[:, None]).squeeze(1)
         residual = torch.where(known, own - expected, 0.0)
-        return cls(expected, residual, known, strata(target, values)[0])
+        doubt = (posterior * values.target.square()).sum(dim=1) - expected.square()
+        return cls(expected, residual, known, strata(target, values), doubt.clamp_min(0.0))
 
     def value(self, count: Tensor) -> Tensor:
         """(B,) target value: mean of m(x), plus its error in every stratum; count is (B, m)."""
@@ -77,16 +80,20 @@ class LabelledError:
     def variance(self, count: Tensor) -> Tensor:
         """() of the strata's errors; count is (m,).
 
-        Strata with few labelled rows borrow the spread of all of them, as good as four rows.
+        Strata with few labelled rows borrow what the model expects of them, scaled by how far it
+        was off on all labelled rows, as good as four rows.
         """
         share, error, rows = (part[0] for part in self._errors(count[None]))
         labelled = torch.where(self.known, count, 0.0)
         total = labelled.sum()
         about_all = self.residual - weighted_mean(self.residual, labelled)
         pooled = weighted_mean(about_all.square(), labelled) * total / (total - 1).clamp_min(1.0)
+        off = pooled / weighted_mean(self.doubt, labelled).clamp_min(1e-300)
+        mass = cell_sums(count, self.stratum, STRATA).clamp_min(1e-300)
+        borrowed = off * cell_sums(count * self.doubt, self.stratum, STRATA) / mass
         centred = self.residual - error[self.stratum]
         sums = cell_sums(labelled * centred.square(), self.stratum, STRATA)
-        spread = (sums + 4 * pooled) / ((rows - 1).clamp_min(0.0) + 4)
+        spread = (sums + 4 * borrowed) / ((rows - 1).clamp_min(0.0) + 4)
         return (share.square() * spread / rows.clamp_min(1.0)).sum()
 
 
@@ -142,16 +149,18 @@ def enough_labels(target: Target) -> bool:
     return int((target.labels >= 0).sum()) >= FEWEST
 
 
-def suggest(target: Target, values: RowValues, k: int) -> Tensor:
+def suggest(target: Target, values: RowValues, posterior: Tensor, k: int) -> Tensor:
     """(k,) positions of unlabelled target rows whose labels would shrink the interval most.
 
     Each stratum is given rows in proportion to its mass times its spread (Neyman's allocation),
     those that it already has counted in; within a stratum rows are taken in an order that depends
     on their content alone, as good as at random.
     """
-    stratum, spread = strata(target, values)
+    error = LabelledError.of(target, posterior, values)
+    stratum = error.stratum
     mass = cell_sums(target.mass, stratum, STRATA)
-    wish = cell_sums(target.mass * spread, stratum, STRATA) + 0.01 * mass
+    doubt = cell_sums(target.mass * error.doubt, stratum, STRATA) / mass.clamp_min(1e-300)
+    wish = mass * doubt.clamp_min(1e-4).sqrt()
     held = cell_sums((target.labels >= 0).to(wish.dtype), stratum, STRATA)
     free = (target.labels < 0) & (target.count > 0)
     order = target.schema.row_hash(target.rows).argsort(stable=True)

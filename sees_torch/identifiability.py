@@ -14,7 +14,13 @@ from typing import Literal
 import torch
 
 from sees_torch.data import Source, Target
-from sees_torch.efficient import cells_of, efficient_values, has_cells, mean_variance
+from sees_torch.efficient import (
+    cells_of,
+    efficient_values,
+    has_cells,
+    mean_variance,
+    worst_condition,
+)
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
 from sees_torch.matching import KnownWeights, Match, Method, SEESem
 from sees_torch.matching.auto import ONE_FEATURE, is_dense
@@ -174,8 +180,7 @@ def _unresolved(
     apart = apart - torch.where(here > 0, left, torch.inf).amin(dim=1)
     spread = float((mass * torch.where(apart.isfinite(), apart, 0.0)).sum())
     scale = float(values.source.max() - values.source.min())
-    worst = float(torch.where(mass >= 0.01, found.condition[0], 1.0).max())
-    return spread / max(scale, 1e-300), worst
+    return spread / max(scale, 1e-300), worst_condition(source, target, function)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sees_torch.efficient import RowValues, cells_of, has_cells, variance
 from sees_torch.errors import SeesError
 from sees_torch.explanation import JointLaw, cell_frame, free_name
 from sees_torch.few_labels import suggest
-from sees_torch.gap import Gap, Metric, row_values
+from sees_torch.gap import Gap, Metric, row_values, target_posterior
 from sees_torch.identifiability import Alternative, Status
 from sees_torch.matching import Match
 from sees_torch.matching.match import whole_number
@@ -263,7 +263,9 @@ class ShiftReport:
         """
         if not 0 < whole_number(k, "k") <= len(self.target):
             raise SeesError(f"k must be 1 to {len(self.target)}, the target's rows; got {k!r}.")
-        return suggest(self.target, self._row_values(), k).numpy()
+        table = self.weight_function.table(self.target.rows)
+        posterior = target_posterior(table, self.target.posterior).detach()
+        return suggest(self.target, self._row_values(), posterior, k).cpu().numpy()
 
     def rows_needed(self, half_width: float, confidence: float = 0.95) -> dict[str, float]:
         """Rows that an interval of gap +- half_width needs, from the least variance V.

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
+from sees_torch.data.samples import is_population
+from sees_torch.efficient import has_cells, worst_condition
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
 from sees_torch.matching.cells import Batch
 from sees_torch.matching.match import Candidate, Choice, Match, quietly
@@ -28,6 +30,9 @@ from sees_torch.statistics.counted import shared_features
 from sees_torch.statistics.products import MEMORY
 from sees_torch.statistics.subsets import subsets_of
 
+HOPELESS = 1000.0
+"""Condition of a cell's system beyond which the gap cannot be estimated from it."""
+MOST_REFUSED = 8
 MOST_PAIRS = 60
 """More pairs of features than this are not all tried: only those of the best single ones."""
 MOST_FEATURES = 3
@@ -200,6 +205,19 @@ class _Search:
     def _evidence(self) -> Evidence:
         return Evidence.of(self.source, self.target, self.ratios)
 
+    def _hopeless(self, choice: Choice, match: Match) -> bool:
+        """Labels cannot be told apart in a cell of the chosen table, and others can be chosen.
+
+        Such a hypothesis may explain the target well and still know nothing of the gap.
+        """
+        simpler = int(choice.eligible.sum()) > 1 and choice.candidates[0].rank == NOTHING
+        if not (simpler and match.features and match.estimator is None):
+            return False
+        function = match.weight_function
+        if not has_cells(function) or is_population(self.source, self.target):
+            return False
+        return worst_condition(self.source, self.target, function) > HOPELESS
+
     def _choice(self, dense: bool = False) -> Choice:
         rank = torch.tensor([c.rank for c in self.candidates], device=self.source.count.device)
         eligible = rank >= COVARIATES if dense else torch.ones_like(rank, dtype=torch.bool)
@@ -209,6 +227,13 @@ class _Search:
         """The chosen hypothesis, fitted to all rows; if dense, one of many features."""
         choice = self._choice(dense)
         match = choice.candidate.method.match(self.source, self.target)
+        for _ in range(MOST_REFUSED):
+            if not self._hopeless(choice, match):
+                break
+            eligible = choice.eligible.clone()
+            eligible[choice.chosen] = False
+            choice = Choice.make(choice.candidates, choice.evidence, eligible)
+            match = choice.candidate.method.match(self.source, self.target)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.
             return replace(match, choice=choice)

@@ -31,7 +31,7 @@ from sees_torch.weights import WeightFunction
 
 Status = Literal["identified", "weak", "not_identified"]
 
-FEW_LABELS, TOO_FEW_LABELS = 100.0, 20.0
+FEW_LABELS, TOO_FEW_LABELS = 200.0, 20.0
 """An estimate that is worth fewer labelled target rows than this is weak, or says nothing."""
 STABLE = 0.5
 """Share of the bootstrap that must choose the same features."""

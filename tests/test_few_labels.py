@@ -304,7 +304,10 @@ class TestSuggestions:
             target, values, labels = uneven(rng)
             truth = float(values.target.gather(1, labels[:, None]).mean())
             errors = []
-            for rows in (suggest(target, values, target.posterior, 60), torch.tensor(rng.permutation(1000)[:60])):
+            for rows in (
+                suggest(target, values, target.posterior, 60),
+                torch.tensor(rng.permutation(1000)[:60]),
+            ):
                 target.labels = torch.full((1000,), -1)
                 target.labels[rows] = labels[rows]
                 error = LabelledError.of(target, target.posterior, values)

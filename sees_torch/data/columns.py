@@ -14,6 +14,8 @@ from sees_torch.data.tables import Name, RawColumn
 from sees_torch.errors import SchemaError
 
 Kind = Literal["categorical", "continuous"]
+FEW_CODES = 4096
+"""Whole numbers that span less than this are looked up in a table."""
 
 
 @dataclass(frozen=True)
@@ -76,25 +78,41 @@ def learn_column(
                 f"column {raw.name!r} holds text and cannot be continuous. Convert it to numbers "
                 "or leave it categorical."
             )
-        assert raw.symbols is not None
-        counted = raw.symbols if weight is None else raw.symbols[(weight > 0).cpu().numpy()]
-        present = {value for value in counted if value is not None}
+        assert raw.places is not None
+        counted = raw.places if weight is None else raw.places[weight.cpu() > 0]
+        rows = torch.bincount(counted, minlength=len(raw.symbols)).tolist()
+        present = [value for value, seen in zip(raw.symbols, rows, strict=False) if seen]
         ordered = sorted(present, key=lambda value: (type(value).__name__, str(value), repr(value)))
         return Column(raw.name, "categorical", False, tuple(ordered))
-    mass = torch.ones_like(raw.numbers) if weight is None else weight.to(raw.numbers)
-    counted_numbers = raw.numbers[mass > 0]
-    distinct = counted_numbers[~counted_numbers.isnan()].unique()
+    numbers, mass = raw.numbers, weight
+    if weight is not None:
+        numbers, mass = numbers[weight > 0], weight[weight > 0]
+    distinct = _distinct(numbers)
     if kind is None:
         fixed = raw.boolean or raw.declared_categorical
         kind = "categorical" if fixed or len(distinct) <= max_levels else "continuous"
-    finite = raw.numbers.isfinite() & (mass > 0)
-    if kind == "continuous" and bool(finite.any()):
-        numbers = raw.numbers[finite]
-        edges = _quantiles(numbers, mass[finite], bins)
+    finite = numbers.isfinite() if kind == "continuous" else torch.zeros_like(numbers).bool()
+    if bool(finite.any()):
+        numbers = numbers[finite]
+        mass = torch.ones_like(numbers) if mass is None else mass[finite].to(numbers)
+        edges = _quantiles(numbers, mass, bins)
         low, high = float(numbers.min()), float(numbers.max())
         return Column(raw.name, kind, True, edges=edges, low=low, high=high, dated=raw.dated)
     levels = tuple(bool(v) if raw.boolean else v for v in distinct.tolist())
     return Column(raw.name, "categorical", True, levels, dated=raw.dated)
+
+
+def _distinct(numbers: Tensor) -> Tensor:
+    """The different values, ascending, NaN left out."""
+    missing = numbers.isnan()
+    known = numbers[~missing] if bool(missing.any()) else numbers
+    if len(known) and bool((known == known.floor()).all()):
+        low, high = (float(bound) for bound in known.aminmax())
+        if high - low < FEW_CODES:
+            # Whole numbers in a small range: counting them is faster than sorting.
+            seen = torch.bincount((known - low).to(torch.int64))
+            return seen.nonzero().squeeze(1) + low
+    return known.unique()
 
 
 def _quantiles(numbers: Tensor, mass: Tensor, bins: int) -> tuple[float, ...]:
@@ -108,16 +126,17 @@ def _quantiles(numbers: Tensor, mass: Tensor, bins: int) -> tuple[float, ...]:
     return tuple(inner[inner < ordered[-1]].tolist())
 
 
-def encode_column(column: Column, raw: RawColumn, what: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scaled values and clamped flags of one column, (n,) each."""
+def encode_column(
+    column: Column, raw: RawColumn, what: str
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Codes of one column, and if it is continuous its scaled values and clamped flags."""
     if column.seen_codes and not raw.all_missing():
         raw = _comparable(column, raw, what)
     if column.kind == "categorical":
-        codes = _level_codes(column, raw)
-        return codes, torch.zeros_like(codes, dtype=torch.float64), torch.zeros_like(codes).bool()
+        return _level_codes(column, raw), None, None
     if raw.numbers is None:
-        assert raw.symbols is not None
-        numbers = torch.full((len(raw.symbols),), math.nan, dtype=torch.float64)
+        assert raw.places is not None
+        numbers = torch.full((len(raw.places),), math.nan, dtype=torch.float64)
     else:
         numbers = raw.numbers
     missing = numbers.isnan()
@@ -144,12 +163,13 @@ def _comparable(column: Column, raw: RawColumn, what: str) -> RawColumn:
         return raw
     # Whole numbers too large for float64 are symbols, which numbers can still join.
     if raw.numbers is not None and all(isinstance(v, int) for v in column.levels):
-        values = [int(v) if v.is_integer() else v for v in raw.numbers.tolist()]
-        symbols = np.array([None if v != v else v for v in values], dtype=object)
-        return RawColumn(raw.name, symbols=symbols)
-    if raw.symbols is not None and all(v is None or isinstance(v, int) for v in raw.symbols):
-        floats = [math.nan if v is None else float(v) for v in raw.symbols]
-        return RawColumn(raw.name, numbers=torch.tensor(floats, dtype=torch.float64))
+        distinct, places = torch.unique(raw.numbers.nan_to_num(nan=math.inf), return_inverse=True)
+        values = [int(v) if v.is_integer() else v for v in distinct.tolist()]
+        places = places.masked_fill(raw.numbers.isnan(), len(values))
+        return RawColumn(raw.name, symbols=tuple(values), places=places)
+    if raw.places is not None and all(isinstance(v, int) for v in raw.symbols):
+        floats = torch.tensor([*map(float, raw.symbols), math.nan], dtype=torch.float64)
+        return RawColumn(raw.name, numbers=floats[raw.places])
     numeric, text = ("source", what) if column.numeric else (what, "source")
     raise SchemaError(
         f"column {raw.name!r} is numeric in {numeric} but text in {text}. "
@@ -158,18 +178,27 @@ def _comparable(column: Column, raw: RawColumn, what: str) -> RawColumn:
 
 
 def _level_codes(column: Column, raw: RawColumn) -> Tensor:
-    if raw.numbers is not None:
-        missing = raw.numbers.isnan()
-        if not column.levels or not column.numeric:
-            # No level to compare numbers with: whatever is present is unseen.
-            return torch.where(missing, column.missing, column.unseen)
-        levels = torch.tensor(
-            [float(v) for v in column.levels], dtype=torch.float64, device=raw.numbers.device
-        )
-        place = torch.searchsorted(levels, raw.numbers).clamp_max(len(levels) - 1)
-        codes = torch.where(levels[place] == raw.numbers, place, column.unseen)
-        return codes.masked_fill(missing, column.missing)
-    assert raw.symbols is not None
-    place_of = {level: code for code, level in enumerate(column.levels)}
-    place_of[None] = column.missing
-    return torch.tensor([place_of.get(value, column.unseen) for value in raw.symbols])
+    if raw.numbers is None:
+        assert raw.places is not None
+        place_of = {level: code for code, level in enumerate(column.levels)}
+        found = [place_of.get(value, column.unseen) for value in raw.symbols]
+        return torch.tensor([*found, column.missing])[raw.places]
+    numbers = raw.numbers
+    if not column.levels or not column.numeric:
+        # No level to compare numbers with: whatever is present is unseen.
+        return torch.where(numbers.isnan(), column.missing, column.unseen)
+    levels = torch.tensor([float(v) for v in column.levels], dtype=torch.float64)
+    low, high = float(levels[0]), float(levels[-1])
+    if high - low < FEW_CODES and bool((levels == levels.floor()).all()):
+        # Whole numbers in a small range: one place for each, one on either side, one for missing.
+        codes = torch.full((int(high - low) + 4,), column.unseen)
+        codes[(levels - low).to(torch.int64) + 1] = torch.arange(len(levels))
+        codes[-1] = column.missing
+        inside = numbers.clamp(low - 1, high + 1).nan_to_num(nan=high + 2).sub_(low - 1)
+        place = inside.to(torch.int64)
+        found = codes.to(numbers.device)[place]
+        return torch.where(place == inside, found, column.unseen)
+    levels = levels.to(numbers.device)
+    place = torch.searchsorted(levels, numbers).clamp_max(len(levels) - 1)
+    found = torch.where(levels[place] == numbers, place, column.unseen)
+    return found.masked_fill(numbers.isnan(), column.missing)

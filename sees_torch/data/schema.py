@@ -48,7 +48,9 @@ class Rows:
         return Rows(self.codes.to(device), self.values.to(device), self.clamped.to(device))
 
     def __getitem__(self, index: Tensor) -> Rows:
-        return Rows(self.codes[index], self.values[index], self.clamped[index])
+        return Rows(
+            *(part.index_select(0, index) for part in (self.codes, self.values, self.clamped))
+        )
 
 
 @dataclass(frozen=True)
@@ -144,12 +146,17 @@ class Schema:
         table = read_table(data, what)
         if not table.rows:
             raise SupportError(f"{what} is empty: at least one row is needed.")
-        coded = [
-            encode_column(column, raw, what)
-            for column, raw in zip(self.columns, self._aligned(table, what), strict=True)
-        ]
-        codes, values, clamped = (torch.stack(part, dim=1) for part in zip(*coded, strict=True))
-        return Rows(codes, values, clamped)
+        shape, device = (table.rows, len(self.columns)), table.device
+        codes = torch.empty(shape, dtype=torch.int64, device=device)
+        # Without continuous columns the zeros take no memory.
+        some = (1, 1) if not any(self.continuous) else shape
+        values = torch.zeros(some, dtype=torch.float64, device=device)
+        clamped = torch.zeros(some, dtype=torch.bool, device=device)
+        for j, raw in enumerate(self._aligned(table, what)):
+            codes[:, j], value, outside = encode_column(self.columns[j], raw, what)
+            if value is not None and outside is not None:
+                values[:, j], clamped[:, j] = value, outside
+        return Rows(codes, values.expand(shape), clamped.expand(shape))
 
     def align(self, data: Any, what: str = "target") -> Any:
         """The same table with named columns in this schema's order, for models that count them."""

@@ -1,7 +1,7 @@
 """User tables (DataFrame, ndarray, Tensor) as named columns.
 
-A column is either numeric, a float64 tensor with NaN for missing, or symbolic, an object array with
-None for missing. pandas is imported only when a table needs it.
+A column is either numeric, a float64 tensor with NaN for missing, or symbolic, a list of distinct
+values and the place of every row's value in it. pandas is imported only when a table needs it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ EXACT = 2**53
 
 @dataclass(frozen=True)
 class RawColumn:
-    """One column as the user gave it; exactly one of `numbers` and `symbols` is set.
+    """One column as the user gave it, with `numbers`, or with `symbols` and their `places`.
 
-    Dates are numbers, in seconds since 1970, and marked `dated`.
+    Dates are numbers, in seconds since 1970, and marked `dated`. The place of a missing symbol is
+    one past the last.
     """
 
     name: Name
     numbers: Tensor | None = None
-    symbols: np.ndarray | None = None
+    symbols: tuple[Any, ...] = ()
+    places: Tensor | None = None
     declared_categorical: bool = False
     boolean: bool = False
     dated: bool = False
@@ -41,8 +43,8 @@ class RawColumn:
     def all_missing(self) -> bool:
         if self.numbers is not None:
             return bool(self.numbers.isnan().all())
-        assert self.symbols is not None
-        return all(value is None for value in self.symbols)
+        assert self.places is not None
+        return bool((self.places == len(self.symbols)).all())
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,15 @@ def _read_series(series: Any, name: Any, what: str) -> RawColumn:
     if pd.api.types.is_datetime64_any_dtype(series.dtype):
         return RawColumn(name, _seconds(series), declared_categorical=declared, dated=True)
     if pd.api.types.is_timedelta64_dtype(series.dtype):
-        return RawColumn(name, as_numbers(series.dt.total_seconds(), what), None, declared)
+        return RawColumn(
+            name, as_numbers(series.dt.total_seconds(), what), declared_categorical=declared
+        )
     if pd.api.types.is_bool_dtype(series.dtype):
-        return RawColumn(name, as_numbers(series, what), None, declared, boolean=True)
+        return RawColumn(
+            name, as_numbers(series, what), declared_categorical=declared, boolean=True
+        )
     if pd.api.types.is_numeric_dtype(series.dtype) and not _beyond_exact(series):
-        return RawColumn(name, as_numbers(series, what), None, declared)
+        return RawColumn(name, as_numbers(series, what), declared_categorical=declared)
     return _read_objects(series, name, what, declared)
 
 
@@ -129,27 +135,28 @@ def _read_objects(series: Any, name: Any, what: str, declared: bool) -> RawColum
     """A column of Python objects: flags, numbers or dates with gaps, else symbols."""
     import pandas as pd
 
-    symbols = series.to_numpy(dtype=object).copy()
-    missing = pd.isna(series).to_numpy()
-    symbols[missing] = None
-    present = symbols[~missing]
     try:
-        distinct = set(present)
+        codes, distinct = pd.factorize(series.to_numpy(dtype=object))
     except TypeError as error:
         raise SchemaError(
             f"column {name!r} of {what} holds values that cannot be compared ({error}). "
             "Turn them into strings or numbers, or drop the column."
         ) from None
-    if distinct and all(isinstance(value, (bool, np.bool_)) for value in distinct):
-        numbers_ = np.where(missing, np.nan, np.where(missing, False, symbols).astype(float))
-        return RawColumn(name, torch.from_numpy(numbers_), None, declared, boolean=True)
-    if distinct and all(_is_exact_number(value) for value in distinct):
-        floats = np.array([np.nan if value is None else float(value) for value in symbols])
-        return RawColumn(name, torch.from_numpy(floats), None, declared)
-    if distinct and all(type(value) is datetime.date for value in distinct):
-        days = pd.Series(pd.array(symbols, dtype="datetime64[s]"))
-        return RawColumn(name, _seconds(days), None, declared, dated=True)
-    return RawColumn(name, symbols=symbols, declared_categorical=declared)
+    values = tuple(distinct)
+    places = torch.from_numpy(np.where(codes < 0, len(values), codes).astype(np.int64))
+
+    def looked_up(numbers: Any) -> Tensor:
+        return torch.tensor([*numbers, np.nan], dtype=torch.float64)[places]
+
+    if values and all(isinstance(value, (bool, np.bool_)) for value in values):
+        flags = looked_up(map(float, values))
+        return RawColumn(name, flags, declared_categorical=declared, boolean=True)
+    if values and all(_is_exact_number(value) for value in values):
+        return RawColumn(name, looked_up(map(float, values)), declared_categorical=declared)
+    if values and all(type(value) is datetime.date for value in values):
+        days = _seconds(pd.Series(pd.array(list(values), dtype="datetime64[s]")))
+        return RawColumn(name, looked_up(days), declared_categorical=declared, dated=True)
+    return RawColumn(name, None, values, places, declared)
 
 
 def _is_exact_number(value: Any) -> bool:

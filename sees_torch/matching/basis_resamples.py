@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
-from sees_torch.solvers.proximal import GroupSimplex
-from sees_torch.solvers.proximal_gradient import group_likelihood
+from sees_torch.matching.penalised import stacked
+from sees_torch.solvers.design import Mixture
+from sees_torch.solvers.group_simplex import GroupSimplex
+from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.weights import BasisWeights, WeightFunction
 
 
@@ -18,8 +20,8 @@ class Stack:
     """The problem of SEES-c with its coefficients as one vector, for the rows as they are.
 
     Attributes:
-        phi_source: (n, K) basis on the source; phi_target: (m, K).
-        on_source: (n, P) stacked p(y|x) phi; on_target: (m, P); the intercept last.
+        on_source: stacked p(y|x) phi of the n source rows; on_target: of the m target rows. The
+            constant is the last function.
         mass: (m,) of the target rows; moment: (P,) c of the sample.
         group: (P,) feature of every entry, -1 for none.
         value: (P,) the sample's solution.
@@ -28,10 +30,8 @@ class Stack:
         open: (P,) bool, entries that may be fitted.
     """
 
-    phi_source: Tensor
-    phi_target: Tensor
-    on_source: Tensor
-    on_target: Tensor
+    on_source: Mixture
+    on_target: Mixture
     mass: Tensor
     moment: Tensor
     group: Tensor
@@ -53,22 +53,23 @@ class Stack:
         assert isinstance(function, BasisWeights)
         classes = len(source.classes)
         used = classes if labels else 1
-        phi = [function.basis(sample.rows) for sample in (source, target)]
-        stacked = []
-        for sample, values in zip((source, target), phi, strict=True):
-            posterior = sample.posterior if labels else torch.ones_like(sample.posterior[:, :1])
-            z = (values[:, :, None] * posterior[:, None, :]).flatten(1)
-            stacked.append(torch.cat([z, posterior], dim=1))
-        owner = torch.tensor(function.basis.owners, device=phi[0].device).repeat_interleave(used)
+        here, there = (
+            stacked(
+                function.basis,
+                sample.rows,
+                sample.posterior if labels else torch.ones_like(sample.posterior[:, :1]),
+            )
+            for sample in (source, target)
+        )
+        owners = torch.tensor([*function.basis.owners, -1], device=source.count.device)
         value = torch.cat([function.coefficient[:, :used].flatten(), function.intercept[:used]])
+        value = value.to(here.phi.dtype)
         return cls(
-            phi[0],
-            phi[1],
-            stacked[0],
-            stacked[1],
-            target.mass,
-            source.mean(stacked[0]),
-            torch.cat([owner, owner.new_full((used,), -1)]),
+            here,
+            there,
+            target.mass.to(value.dtype),
+            here.moments(source.mass.to(value.dtype)[None])[0],
+            owners.repeat_interleave(used),
             value,
             len(source.schema.columns),
             classes,
@@ -77,31 +78,27 @@ class Stack:
 
     def weights(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """(B, n, L) and (B, m, L) weights of all rows from coefficients (B, P)."""
-        used = value.shape[1] // (self.phi_source.shape[1] + 1)
-        coefficient = value[:, :-used].reshape(len(value), -1, used)
-        constant = value[:, None, -used:]
-        here, there = (phi @ coefficient + constant for phi in (self.phi_source, self.phi_target))
+        coefficient = value.reshape(len(value), len(self.on_source.phi), -1)
+        here, there = (rows.phi.T @ coefficient for rows in (self.on_source, self.on_target))
         return here.expand(-1, -1, self.classes), there.expand(-1, -1, self.classes)
 
     def solve(self, eta: float, here: Tensor, there: Tensor, tolerance: float) -> Tensor:
         """(B, P) solutions under multiplicities (B, n) and (B, m), as one batch."""
-        moment = here @ self.on_source / here.sum(dim=1, keepdim=True)
+        moment = self.on_source.moments(_shares(here, self.value))
         usable = (moment > 0).all(dim=0) & self.open
-        used = len(self.value) - len(self.value[self.group >= 0])
+        used = len(self.on_source.share)
         if not bool((self.value[-used:] > 0).any()):
             usable[-used:] = False  # The form without an intercept.
-        start = self.value[usable].clamp_min(0.0) + 1e-9
-        c = moment[:, usable]
+        kept = usable.nonzero().squeeze(1)
         solution = group_likelihood(
-            self.on_target[:, usable],
-            there / there.sum(dim=1, keepdim=True),
-            GroupSimplex(c, self.group[usable], self.features),
+            replace(self.on_target, kept=kept),
+            _shares(there, self.value),
+            GroupSimplex(moment[:, kept], self.group[kept], self.features),
             torch.full_like(moment[:, :1], eta),
-            start=start / (c * start).sum(dim=1, keepdim=True),
             tolerance=tolerance,
         )
         value = torch.zeros_like(moment)
-        value[:, usable] = solution.value
+        value[:, kept] = solution.value
         return value
 
     def one_step(self, eta: float, here: Tensor, there: Tensor) -> Tensor:
@@ -110,27 +107,32 @@ class Stack:
         Solves the optimality conditions of every resample, linearised at the sample's solution:
         the step of the k-step bootstrap, exact to the order that the bootstrap itself is.
         """
-        support = self.value > 1e-9 * self.value.max()
-        a, group = self.value[support], self.group[support]
-        z_s, z_t, c = self.on_source[:, support], self.on_target[:, support], self.moment[support]
-        r = (z_t @ a).clamp_min(1e-12)
+        support = (self.value > 1e-9 * self.value.max()).nonzero().squeeze(1)
+        a, group, c = self.value[support], self.group[support], self.moment[support]
+        z_s, z_t = (replace(rows, kept=support) for rows in (self.on_source, self.on_target))
+        r = z_t.fit(a[None]).clamp_min(1e-12)
         same = (group[:, None] == group) & (group >= 0)[:, None]
-        norm = (same.to(a.dtype) @ a.square()).sqrt().clamp_min(1e-300)
+        norm = (same.to(a.dtype) @ a.square()).sqrt().clamp_min(1e-37)
         pull = torch.where(group >= 0, eta * a / norm, 0.0)
         eye = torch.eye(len(a), dtype=a.dtype, device=a.device)
         bend = (eye - a[:, None] * a / norm[:, None].square()) * eta / norm[:, None]
-        curve = (z_t * (self.mass / r.square())[:, None]).T @ z_t + torch.where(same, bend, 0.0)
+        curve = z_t.gram(self.mass / r.square())[0] + torch.where(same, bend, 0.0)
         # Groups that share the constant make the system singular; the weights are unique.
         matrix = torch.cat(
             [torch.cat([curve, c[:, None]], dim=1), torch.cat([c, c.new_zeros(1)])[None]]
         )
         inverse = torch.linalg.pinv(matrix, rtol=1e-10, hermitian=True)
-        moment = here @ z_s / here.sum(dim=1, keepdim=True)
-        push = (there / r) @ z_t / there.sum(dim=1, keepdim=True)
+        moment = z_s.moments(_shares(here, a))
+        push = z_t.moments(_shares(there, a) / r)
         slope = push - pull - (1 - (pull * a).sum()) * moment
         right = torch.cat([slope, 1 - (moment @ a)[:, None]], dim=1)
         moved = (a + (right @ inverse)[:, :-1]).clamp_min(0.0)
-        moved = moved / (moment * moved).sum(dim=1, keepdim=True).clamp_min(1e-300)
+        moved = moved / (moment * moved).sum(dim=1, keepdim=True).clamp_min(1e-37)
         value = moved.new_zeros(len(moved), len(self.value))
         value[:, support] = moved
         return value
+
+
+def _shares(count: Tensor, like: Tensor) -> Tensor:
+    """(B, n) multiplicities as masses that sum to one."""
+    return (count / count.sum(dim=1, keepdim=True)).to(like.dtype)

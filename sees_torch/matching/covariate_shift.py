@@ -8,14 +8,20 @@ import torch
 from torch import Tensor
 
 from sees_torch.data import Rows, Source, Target
-from sees_torch.data.counting import deal, group_keys, group_rows
+from sees_torch.data.counting import deal, group_keys
 from sees_torch.errors import SeesError
 from sees_torch.matching.match import Match
+from sees_torch.solvers.group_simplex import GroupSimplex
+from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.solvers.logistic import ridge_logistic
-from sees_torch.solvers.proximal import GroupSimplex
-from sees_torch.solvers.proximal_gradient import group_likelihood
 from sees_torch.solvers.solution import Solution
-from sees_torch.statistics.basis import FeatureBasis, GaussianBasis, gaussian
+from sees_torch.statistics.basis import (
+    FeatureBasis,
+    GaussianBasis,
+    gaussian,
+    pieces,
+    squared_distances,
+)
 from sees_torch.weights import BasisWeights, OddsWeights
 
 FOLDS = 5
@@ -35,15 +41,19 @@ class KLIEP:
         widths: candidate widths, as multiples of the median distance. One so narrow that some
             target row is out of reach of every kernel is passed over.
         max_steps: of the solver.
+        rows: at most so many distinct rows of each sample choose the width.
     """
 
     centres: int = 100
     widths: tuple[float, ...] = (0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-    max_steps: int = 2500
+    max_steps: int = 150
+    rows: int = 20_000
 
     def __post_init__(self) -> None:
         if self.centres < 1 or not self.widths or min(self.widths) <= 0:
             raise SeesError("KLIEP needs at least one centre and positive widths.")
+        if self.rows < 1:
+            raise SeesError(f"rows must be positive, got {self.rows!r}.")
 
     @property
     def name(self) -> str:
@@ -51,31 +61,18 @@ class KLIEP:
 
     def match(self, source: Source, target: Target) -> Match:
         basis = FeatureBasis(source)
-        rows, mass, share = _distinct_features(target)
-        points, on_source = basis(rows), basis(source.rows)
-        chosen = target.schema.row_hash(rows).argsort()[: self.centres]
-        centres = points[chosen]
-        to_target = torch.cdist(points, centres).square()
-        to_source = torch.cdist(on_source, centres).square()
-        between = torch.cdist(centres, centres)
-        apart = between[between > 0]
-        unit = apart.median() if len(apart) else points.new_ones(())
-        widths = unit * torch.tensor(self.widths, dtype=points.dtype, device=points.device)
-        # The largest kernel value at the loneliest target row.
-        reach = gaussian(to_target.amin(dim=1).max(), widths)
-        widths = widths[reach >= min(REACH, float(reach.max()))]
-        held_out = torch.stack(
-            [self._held_out(to_target, to_source, source, mass, share, w) for w in widths]
-        )
-        width = widths[held_out.argmax()]
-        kernel = gaussian(to_target, width)
-        weight = source.mean(gaussian(to_source, width))
-        solution = self._solve(kernel, weight, mass[None], tolerance=1e-6)
+        here, there = _Distinct.of(source), _Distinct.of(target)
+        centres = basis(there.top(self.centres).rows)
+        width = self._width(basis, centres, here, there)
+        kernels = GaussianBasis(basis, centres, float(width))
+        weight = torch.stack([here.mass[at] @ kernels(part) for at, part in pieces(here.rows)])
+        weight = weight.sum(dim=0)
+        solution = self._solve(kernels(there.rows), weight, there.mass[None], tolerance=1e-6)
         labels = len(source.classes)
         function = BasisWeights(
             source.schema,
             source.classes,
-            GaussianBasis(basis, centres, float(width)),
+            kernels,
             solution.value[0][:, None].expand(-1, labels).clone(),
             weight.new_zeros(labels),
         )
@@ -87,37 +84,50 @@ class KLIEP:
             unseen_mass=target.unseen_mass(source),
         )
 
-    def _held_out(
-        self,
-        to_target: Tensor,
-        to_source: Tensor,
-        source: Source,
-        mass: Tensor,
-        share: Tensor,
-        width: Tensor,
+    def _width(
+        self, basis: FeatureBasis, centres: Tensor, here: _Distinct, there: _Distinct
     ) -> Tensor:
-        """Mean log weight of target rows under the model that was fitted without their fold."""
-        kernel = gaussian(to_target, width)
-        weight = source.mean(gaussian(to_source, width))
-        kept = ((1 - share) * mass[:, None]).T
+        """The candidate with the largest held-out likelihood."""
+        between = squared_distances(centres, centres).sqrt()
+        apart = between[between > 1e-6]
+        unit = apart.median() if len(apart) else centres.new_ones(())
+        widths = unit * torch.tensor(self.widths, dtype=unit.dtype, device=unit.device)
+        # The largest kernel value at the loneliest target row.
+        lonely = [
+            squared_distances(basis(part), centres).amin(dim=1).max()
+            for _, part in pieces(there.rows)
+        ]
+        reach = gaussian(torch.stack(lonely).max(), widths)
+        widths = widths[reach >= min(REACH, float(reach.max()))]
+        if len(widths) == 1:
+            return widths[0]
+        here, there = here.top(self.rows), there.top(self.rows)
+        to_source, to_target = (
+            squared_distances(basis(sample.rows), centres) for sample in (here, there)
+        )
+        kept = ((1 - there.share) * there.mass[:, None]).T
         kept = kept / kept.sum(dim=1, keepdim=True)
-        fitted = self._solve(kernel, weight, kept, tolerance=1e-4).value
-        held_out = (share * mass[:, None]).T
-        return (held_out * (fitted @ kernel.T).clamp_min(1e-30).log()).sum()
+        held_out = (there.share * there.mass[:, None]).T
+        scores = []
+        for width in widths:
+            kernel = gaussian(to_target, width)
+            weight = here.mass @ gaussian(to_source, width)
+            fitted = self._solve(kernel, weight, kept, tolerance=1e-4).value
+            scores.append((held_out * (fitted @ kernel.T).clamp_min(1e-30).log()).sum())
+        return widths[torch.stack(scores).argmax()]
 
     def _solve(self, kernel: Tensor, weight: Tensor, mass: Tensor, tolerance: float) -> Solution:
-        """(B, centres) coefficients for a batch of row masses."""
+        """(B, centres) coefficients for a batch of row masses that differ little."""
         usable = weight > 1e-12 * weight.max()
-        simplex = GroupSimplex(
-            weight[usable][None], torch.full_like(weight[usable], -1, dtype=torch.int64), 0
-        )
+        free = torch.full_like(weight[usable], -1, dtype=torch.int64)
         solution = group_likelihood(
-            kernel[:, usable],
+            kernel if bool(usable.all()) else kernel[:, usable],
             mass,
-            simplex,
+            GroupSimplex(weight[usable][None], free, 0),
             mass.new_zeros(len(mass), 1),
             tolerance=tolerance,
             max_steps=self.max_steps,
+            alike=True,
         )
         coefficient = kernel.new_zeros(len(mass), len(weight))
         coefficient[:, usable] = solution.value
@@ -147,16 +157,18 @@ class DLU:
 
     def match(self, source: Source, target: Target) -> Match:
         basis = FeatureBasis(source)
-        inputs = torch.cat([basis(source.rows), basis(target.rows)])
-        keys, share, of_source = _fold_shares(source)
-        _, target_share, of_target = _fold_shares(target)
-        left_out = torch.cat([share[of_source], target_share[of_target]])
-        is_target = torch.cat([torch.zeros_like(source.count), torch.ones_like(target.count)])
+        here, there = _Distinct.of(source), _Distinct.of(target)
+        n = len(here.key)
+        design = here.mass.new_ones(len(basis.owners) + 1, n + len(there.key))
+        for sample, place in ((here, design[:-1, :n]), (there, design[:-1, n:])):
+            for at, part in pieces(sample.rows):
+                place[:, at] = basis(part).T
+        is_target = torch.cat([torch.zeros_like(here.mass), torch.ones_like(there.mass)])
         # Both samples weigh the same, so that the odds are the density ratio.
         rows = (source.total + target.total) / 2
-        mass = torch.cat([source.mass, target.mass]) * rows
-        kept = ((1 - left_out) * mass[:, None]).T
-        model = ridge_logistic(inputs, is_target, kept, self.ridge)
+        mass = torch.cat([here.mass, there.mass]) * rows
+        kept = ((1 - torch.cat([here.share, there.share])) * mass[:, None]).T.contiguous()
+        model = ridge_logistic(design, is_target, kept, self.ridge, alike=True)
         # Folds hold slightly unequal shares of the two samples: put the prior odds back to one.
         prior = (kept @ is_target) / (kept @ (1 - is_target))
         function = OddsWeights(
@@ -165,8 +177,8 @@ class DLU:
             basis,
             model.value[:, :-1],
             model.value[:, -1] - prior.log(),
-            keys,
-            share,
+            here.key,
+            here.share,
         )
         return Match(
             self.name,
@@ -177,20 +189,32 @@ class DLU:
         )
 
 
-def _fold_shares(sample: Source | Target) -> tuple[Tensor, Tensor, Tensor]:
-    """Sorted hashes (U,) of distinct rows, their shares (U, F) in the folds, group of row (n,)."""
-    key = sample.schema.row_hash(sample.rows)
-    groups = group_keys(key)
-    return key[groups.first], deal(groups.sum(sample.count), FOLDS), groups.of_row
+@dataclass(frozen=True)
+class _Distinct:
+    """Rows of a sample that differ in some feature, in an order that their content decides.
 
+    Attributes:
+        rows: U rows; key: (U,) their sorted hashes.
+        mass: (U,) sums to one; share: (U, F) the part of each row in every fold.
+    """
 
-def _distinct_features(target: Target) -> tuple[Rows, Tensor, Tensor]:
-    """Distinct target rows, their mass (U,), and their share (U, F) in each fold."""
-    values = [v for v, c in zip(target.rows.values.T, target.schema.continuous, strict=True) if c]
-    groups = group_rows(target.rows.codes, target.schema.cardinalities, values)
-    groups = groups.counted(target.count)
-    rows = target.rows[groups.first]
-    order = target.schema.row_hash(rows).argsort(stable=True)
-    share = torch.empty(len(rows), FOLDS, dtype=torch.float64, device=order.device)
-    share[order] = deal(groups.sum(target.count)[order], FOLDS)
-    return rows, groups.sum(target.mass), share
+    rows: Rows
+    key: Tensor
+    mass: Tensor
+    share: Tensor
+
+    @classmethod
+    def of(cls, sample: Source | Target) -> _Distinct:
+        key = sample.schema.row_hash(sample.rows)
+        groups = group_keys(key).counted(sample.count)
+        count = groups.sum(sample.count).to(torch.float64)
+        rows = sample.rows[groups.first]
+        return cls(rows, key[groups.first], count / count.sum(), deal(count, FOLDS))
+
+    def top(self, rows: int) -> _Distinct:
+        """The first rows, which are as good as drawn at random."""
+        if len(self.key) <= rows:
+            return self
+        mass = self.mass[:rows]
+        first = self.rows[torch.arange(rows, device=mass.device)]
+        return _Distinct(first, self.key[:rows], mass / mass.sum(), self.share[:rows])

@@ -12,8 +12,8 @@ from sees_torch.matching.likelihood import distinct_target
 from sees_torch.matching.match import Match
 from sees_torch.matching.sees_d import SEESd
 from sees_torch.matching.sees_em import SEESem
-from sees_torch.solvers.proximal import GroupSimplex
-from sees_torch.solvers.proximal_gradient import group_likelihood
+from sees_torch.solvers.group_simplex import GroupSimplex
+from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.weights import ConstantWeights
 
 

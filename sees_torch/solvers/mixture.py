@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sees_torch.solvers.solution import Solution
+from sees_torch.solvers.solution import Solution, attainable
 
 LIFT = 1e-4
 """Where a share near zero that should grow is put."""
@@ -49,6 +49,7 @@ def class_offsets(
     Returns:
         Solution with value (B, L, A) and residual (B, A).
     """
+    tolerance = attainable(tolerance, logits.dtype)
     n_labels = len(logits)
     rows = label_sums(mass, labels, cell, cells, n_labels)
     present = rows > 0
@@ -60,7 +61,7 @@ def class_offsets(
         p = (logits + delta[:, :, cell]).softmax(dim=1) * mass[:, None]
         slope = cell_sums(p, cell, cells) - rows
         slope = torch.where(present, slope + weight * delta, 0.0)
-        share = p / mass[:, None].clamp_min(1e-300)
+        share = p / mass[:, None].clamp_min(1e-37)
         curve = torch.diag_embed(cell_sums(p, cell, cells).movedim(1, -1))
         curve = curve - pair_sums(p, share, cell, cells)
         live = present.movedim(1, -1)
@@ -102,17 +103,18 @@ def cell_mixtures(
     Returns:
         Solution with value (B, L, A) and residual (B, A); cells without rows return their prior.
     """
+    tolerance = attainable(tolerance, score.dtype)
     cells = prior.shape[-1]
     live = prior > 0
     weight = prior.sum(dim=1, keepdim=True)
     total = cell_sums(mass, cell, cells)[:, None] + weight
-    share = torch.where(live, prior / weight.clamp_min(1e-300), 0.0)
+    share = torch.where(live, prior / weight.clamp_min(1e-37), 0.0)
 
     def fitted(share: Tensor) -> Tensor:
-        return (score * share[:, :, cell]).sum(dim=1).clamp_min(1e-300)
+        return (score * share[:, :, cell]).sum(dim=1).clamp_min(1e-37)
 
     def loss(share: Tensor, fit: Tensor) -> Tensor:
-        logs = torch.where(live, prior * share.clamp_min(1e-300).log(), 0.0)
+        logs = torch.where(live, prior * share.clamp_min(1e-37).log(), 0.0)
         return (total * share - logs).sum(dim=1) - cell_sums(mass * fit.log(), cell, cells)
 
     fit = fitted(share)
@@ -130,10 +132,10 @@ def cell_mixtures(
         residual = (move * slope).sum(dim=1)
         # A share that its own gradient would raise is not lowered for the sake of others.
         move = torch.where((move > 0) & (slope < 0), 0.0, move)
-        room = 0.95 / move.amax(dim=1, keepdim=True).clamp_min(1e-300)
+        room = 0.95 / move.amax(dim=1, keepdim=True).clamp_min(1e-37)
         trial = share * (1 - room.clamp_max(1.0) * move)
         better = loss(trial, fitted(trial)) <= now + 1e-12 * now.abs()
-        expected = torch.where(live, (share * pull + prior) / total.clamp_min(1e-300), 0.0)
+        expected = torch.where(live, (share * pull + prior) / total.clamp_min(1e-37), 0.0)
         share = torch.where(better[:, None], trial, expected)
         # In relative steps a share near zero hardly moves, even if the likelihood wants it to grow.
         stranded = live & (share < LIFT) & (pull > total * (1 + 1e-6))
@@ -143,7 +145,7 @@ def cell_mixtures(
         now = loss(share, fit)
         if step % CHECK_EVERY == 0 and bool((residual <= tolerance).all()):
             break
-    share = share / share.sum(dim=1, keepdim=True).clamp_min(1e-300)
+    share = share / share.sum(dim=1, keepdim=True).clamp_min(1e-37)
     return Solution(share, torch.ones_like(residual), residual, residual <= tolerance, step)
 
 

@@ -4,7 +4,8 @@
 
 for a batch of eta (or of row masses mu) at once. The logarithm has no global Lipschitz constant,
 so every problem backtracks on its own; momentum restarts when it points uphill. Once the support
-has settled, Newton steps on it finish the solve.
+has settled, Newton steps on it finish the solve. Its steps are matrix products and little else,
+which is what a GPU is good at; on a CPU the interior-point method takes fewer passes.
 """
 
 from __future__ import annotations
@@ -12,39 +13,43 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sees_torch.solvers.proximal import GroupSimplex, certificate, prox
-from sees_torch.solvers.solution import Solution
+from sees_torch.solvers.design import Mixture
+from sees_torch.solvers.group_simplex import GroupSimplex, certificate
+from sees_torch.solvers.proximal import prox
+from sees_torch.solvers.solution import Solution, attainable
 
 CHECK_EVERY = 25
+PROX_STEPS = 16
+"""Newton steps of each proximal map, which starts from the multiplier of the one before."""
 RIDGE = 1e-11
 
 
-def group_likelihood(
-    features: Tensor,
+def descend(
+    features: Tensor | Mixture,
     mass: Tensor,
     simplex: GroupSimplex,
     eta: Tensor,
     *,
-    start: Tensor | None = None,
     tolerance: float = 1e-9,
     max_steps: int = 5000,
 ) -> Solution:
     """Minimisers of the problem above.
 
     Args:
-        features: (..., U, P) z >= 0, one row per distinct example.
-        mass: (..., B or 1, U) mu, sums to one over U.
+        features: (U, P) z >= 0, one row per distinct example, or the same as a Mixture.
+        mass: (B or 1, U) mu, sums to one over U.
         simplex: constraint and groups.
-        eta: (..., B, 1) penalty of every problem.
-        start: (..., B, P) feasible first guess.
+        eta: (B, 1) penalty of every problem.
         tolerance: on the certificate, an upper bound of the suboptimality in objective units.
         max_steps: proximal gradient steps.
 
     Returns:
-        Solution with value (..., B, P), multiplier and residual (..., B).
+        Solution with value (B, P), multiplier and residual (B,).
     """
-    solve = _Descent(features, mass, simplex, eta)
-    entries = solve.start(start)
+    mixture = features if isinstance(features, Mixture) else Mixture.plain(features)
+    solve = _Descent(mixture, mass.to(eta.dtype).expand(len(eta), -1), simplex, eta)
+    tolerance = attainable(tolerance, eta.dtype)
+    entries = simplex.flat(len(eta)).clone()
     best, residual = entries, solve.certificate(entries)
     previous, speed = entries, torch.ones_like(eta)
     stiffness = torch.ones_like(eta)
@@ -74,19 +79,12 @@ def group_likelihood(
 class _Descent:
     """The smooth part, its gradient, and one step; holds no state between calls."""
 
-    def __init__(self, features: Tensor, mass: Tensor, simplex: GroupSimplex, eta: Tensor) -> None:
-        self.features, self.mass, self.simplex, self.eta = features, mass, simplex, eta
-
-    def start(self, start: Tensor | None) -> Tensor:
-        if start is not None:
-            return start
-        weight = self.simplex.weight
-        flat = (1 / weight.sum(dim=-1, keepdim=True)).expand(*self.eta.shape[:-1], weight.shape[-1])
-        return flat.clone()
+    def __init__(self, mixture: Mixture, mass: Tensor, simplex: GroupSimplex, eta: Tensor) -> None:
+        self.mixture, self.mass, self.simplex, self.eta = mixture, mass, simplex, eta
 
     def fit(self, entries: Tensor) -> Tensor:
         """(..., B, U) r = z . a."""
-        return entries @ self.features.mT
+        return self.mixture.fit(entries)
 
     def smooth(self, fit: Tensor) -> Tensor:
         """(..., B) minus log-likelihood; infinite where a row has no weight at all."""
@@ -96,7 +94,7 @@ class _Descent:
     def push(self, fit: Tensor) -> Tensor:
         """(..., B, P) E[z / r], minus the gradient."""
         safe = torch.where(self.mass > 0, fit, 1.0)
-        return (self.mass / safe) @ self.features
+        return self.mixture.moments(torch.where(self.mass > 0, self.mass / safe, 0.0))
 
     def objective(self, entries: Tensor) -> Tensor:
         penalty = (self.eta * self.simplex.norms(entries)).sum(dim=-1)
@@ -122,7 +120,11 @@ class _Descent:
         fit = torch.where(legal, fit, self.fit(entries))
         push = self.push(fit)
         candidate, nu = prox(
-            self.simplex, ahead + push / stiffness, self.eta / stiffness, multiplier
+            self.simplex,
+            ahead + push / stiffness,
+            self.eta / stiffness,
+            multiplier,
+            steps=PROX_STEPS,
         )
         move = candidate - ahead
         model = self.smooth(fit)[..., None] - (push * move).sum(dim=-1, keepdim=True)
@@ -147,7 +149,7 @@ class _Descent:
             fit = self.fit(entries)
             push = self.push(fit)
             norm = self.simplex.spread(self.simplex.norms(entries), free=0.0)
-            direction = torch.where(norm > 0, entries / norm.clamp_min(1e-300), 0.0)
+            direction = torch.where(norm > 0, entries / norm.clamp_min(1e-37), 0.0)
             gradient = -push + self.eta * direction
             step = self._newton_direction(fit, norm, direction, gradient, live)
             # Near the optimum the objective is flat to rounding while the certificate is not yet:
@@ -172,7 +174,7 @@ class _Descent:
         """Entries cut off at zero and scaled back onto c . a = 1."""
         clipped = entries.clamp_min(0.0)
         total = (self.simplex.weight * clipped).sum(dim=-1, keepdim=True)
-        return clipped / total.clamp_min(1e-300)
+        return clipped / total.clamp_min(1e-37)
 
     def _newton_direction(
         self,
@@ -188,11 +190,10 @@ class _Descent:
         step among the equivalent ones. A factor that fails gives a step that does not descend,
         which the line search turns down.
         """
-        curve = torch.where(self.mass > 0, self.mass / fit.square().clamp_min(1e-300), 0.0)
-        z = self.features.unsqueeze(-3)
-        hessian = (z.mT * curve.unsqueeze(-2)) @ z
-        bend = torch.where(norm > 0, self.eta / norm.clamp_min(1e-300), 0.0)
-        same = (self.simplex.group[:, None] == self.simplex.group) & self.simplex.penalised()
+        curve = torch.where(self.mass > 0, self.mass / fit.square().clamp_min(1e-37), 0.0)
+        hessian = self.mixture.gram(curve)
+        bend = torch.where(norm > 0, self.eta / norm.clamp_min(1e-37), 0.0)
+        same = (self.simplex.group[:, None] == self.simplex.group) & self.simplex.penalised
         radial = direction[..., :, None] * direction[..., None, :] * same
         hessian = hessian + torch.diag_embed(bend) - radial * bend[..., None]
         diagonal = hessian.diagonal(dim1=-2, dim2=-1)
@@ -205,5 +206,5 @@ class _Descent:
         factor = torch.linalg.cholesky_ex(system, check_errors=False).L
         free, along = torch.cholesky_solve(right, factor).unbind(-1)
         rate = (weight * along).sum(dim=-1, keepdim=True)
-        multiplier = (weight * free).sum(dim=-1, keepdim=True) / rate.clamp_min(1e-300)
+        multiplier = (weight * free).sum(dim=-1, keepdim=True) / rate.clamp_min(1e-37)
         return torch.where(live, (free - multiplier * along) * scale, 0.0)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sees_torch.solvers.solution import Solution
+from sees_torch.solvers.solution import Solution, attainable
 
 RIDGE = 1e-9
 PASSES = 3
@@ -85,9 +85,8 @@ def nonnegative_quadratic(
         )  # fmt: skip
         steps += taken
     residual = _residual(scaled, base, slope_right, total, problem, free, point, multiplier)
-    return Solution(
-        torch.where(free, point / scale, 0.0), multiplier, residual, residual <= tolerance, steps
-    )
+    done = residual <= attainable(tolerance, gram.dtype)
+    return Solution(torch.where(free, point / scale, 0.0), multiplier, residual, done, steps)
 
 
 def _match_total(
@@ -103,7 +102,7 @@ def _match_total(
     max_steps: int,
 ) -> tuple[Tensor, Tensor, Tensor, int]:
     """Newton on nu until sum c . w(nu) = total, inside a bracket that always holds the root."""
-    ratio = torch.where(free, base / slope_right.clamp_min(1e-300), -torch.inf).amax(dim=1)
+    ratio = torch.where(free, base / slope_right.clamp_min(1e-37), -torch.inf).amax(dim=1)
     beta = torch.full_like(total, -torch.inf).scatter_reduce(0, problem, ratio, "amax")
     beta = beta.clamp_min(0.0)
     # One label alone already reaches slope max c^2 / G_yy, a lower bound of the block's.
@@ -123,7 +122,7 @@ def _match_total(
         done = gap.abs() <= 1e-13 * total
         if step % CHECK_EVERY == 0 and bool(done.all()):
             break
-        newton = multiplier + gap / slope.clamp_min(1e-300)
+        newton = multiplier + gap / slope.clamp_min(1e-37)
         inside = (newton >= low) & (newton <= high)
         trial = torch.where(inside, newton, (low + high) / 2)
         multiplier = torch.where(done, multiplier, trial)
@@ -212,7 +211,7 @@ def _residual(
     """(S,) largest |min(x, gradient)| over the free entries, or the miss of the equality."""
     right = base + multiplier[problem][:, None] * slope_right
     gradient = torch.einsum("aij,aj->ai", scaled, point) - right
-    unit = right.abs().amax(dim=-1, keepdim=True).clamp_min(1e-300)
+    unit = right.abs().amax(dim=-1, keepdim=True).clamp_min(1e-37)
     violation = torch.where(free, torch.minimum(point, gradient).abs() / unit, 0.0).amax(dim=-1)
     worst = torch.zeros_like(total).scatter_reduce(0, problem, violation, "amax")
     value = torch.zeros_like(total).index_add(0, problem, (slope_right * point).sum(dim=1))

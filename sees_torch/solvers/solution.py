@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import torch
 from torch import Tensor
+
+SINGLE = 1e-4
+"""Tolerance of solves in single precision."""
 
 
 class Status(Enum):
@@ -14,6 +18,11 @@ class Status(Enum):
     CONVERGED = "converged"
     MAX_STEPS = "stopped at the step limit before its tolerance: raise max_steps"
     NOT_FINITE = "met a value that is not finite: check the scale of the input"
+
+
+def attainable(tolerance: float, dtype: torch.dtype) -> float:
+    """The tolerance, or the best that the precision of the numbers allows."""
+    return tolerance if dtype == torch.float64 else max(tolerance, SINGLE)
 
 
 @dataclass(frozen=True)

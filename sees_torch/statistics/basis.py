@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -12,6 +13,8 @@ from sees_torch.errors import SeesError
 
 Form = Literal["paired", "linear", "quadratic", "binned"]
 CURVES: dict[str, int] = {"linear": 1, "paired": 2, "quadratic": 3, "binned": 0}
+PIECE = 2**16
+"""Rows of a basis that are worked on at once."""
 _UNKNOWN, _VALUE = -1, -2
 
 
@@ -86,7 +89,9 @@ class FeatureBasis(Basis):
         self.register_buffer("owner", torch.tensor(owners, dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(len(owners), dtype=torch.float64))
         self.to(source.rows.codes.device)
-        self.mean = source.mean(self(source.rows))
+        mass = source.mass.to(self.mean.dtype)
+        sums = [mass[here] @ self(part) for here, part in pieces(source.rows)]
+        self.mean = torch.stack(sums).sum(dim=0)
 
     def forward(self, rows: Rows) -> Tensor:
         slot = self.slot[rows.codes + self.start]
@@ -124,8 +129,26 @@ class GaussianBasis(Basis):
         self.register_buffer("width", torch.as_tensor(width, dtype=centres.dtype))
 
     def forward(self, rows: Rows) -> Tensor:
-        return gaussian(torch.cdist(self.inner(rows), self.centres).square(), self.width)
+        values = self.centres.new_empty(len(rows), len(self.centres))
+        for here, part in pieces(rows):
+            points = self.inner(part).to(values.dtype)
+            values[here] = gaussian(squared_distances(points, self.centres), self.width)
+        return values
+
+
+def pieces(rows: Rows) -> Iterator[tuple[slice, Rows]]:
+    """The rows a piece at a time, so that what is computed from them stays small."""
+    every = torch.arange(len(rows), device=rows.codes.device)
+    for start in range(0, len(rows), PIECE):
+        here = slice(start, start + PIECE)
+        yield here, rows if len(rows) <= PIECE else rows[every[here]]
+
+
+def squared_distances(points: Tensor, centres: Tensor) -> Tensor:
+    """(n, C) from (n, K) points to (C, K) centres."""
+    lengths = points.square().sum(dim=1, keepdim=True) + centres.square().sum(dim=1)
+    return torch.addmm(lengths, points, centres.T, alpha=-2).clamp_min(0.0)
 
 
 def gaussian(squared_distance: Tensor, width: Tensor) -> Tensor:
-    return torch.exp(-squared_distance / (2 * width.square()))
+    return torch.exp(squared_distance * (-0.5 / width.square()))

@@ -16,8 +16,9 @@ def make_rows(seed, rows=300, inputs=5):
     return x, outcome, rng.gamma(1.0, 1.0, (4, rows)) * (rng.random((4, rows)) > 0.2)
 
 
-def fit(x, outcome, mass, ridge):
-    return ridge_logistic(torch.tensor(x), torch.tensor(outcome), torch.tensor(mass), ridge)
+def fit(x, outcome, mass, ridge, alike=False):
+    design = torch.tensor(np.c_[x, np.ones(len(x))].T.copy())
+    return ridge_logistic(design, torch.tensor(outcome), torch.tensor(mass), ridge, alike=alike)
 
 
 @pytest.mark.parametrize("ridge", [1e-2, 1.0, 100.0])
@@ -62,3 +63,13 @@ def test_equal_samples_have_log_odds_zero():
     twice = np.concatenate([x, x])
     outcome = np.repeat([0.0, 1.0], 50)
     assert float(fit(twice, outcome, np.ones((1, 100)), 1.0).value.abs().max()) < 1e-14
+
+
+def test_masses_that_are_alike_may_share_a_hessian():
+    x, outcome, _ = make_rows(3)
+    mass = np.ones((5, len(x)))
+    for fold in range(5):
+        mass[fold, fold::5] = 0
+    own, shared = (fit(x, outcome, mass, 1.0, alike=alike) for alike in (False, True))
+    assert bool(shared.converged.all())
+    torch.testing.assert_close(shared.value, own.value, rtol=0, atol=1e-4)

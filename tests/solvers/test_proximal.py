@@ -4,9 +4,9 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
-from worlds import penalised_loss, penalised_optimum
 
-from sees_torch.solvers.proximal import GroupSimplex, certificate, prox
+from sees_torch.solvers.group_simplex import GroupSimplex
+from sees_torch.solvers.proximal import prox
 
 SIZES = {"two groups": [0, 0, 0, 1, 1], "intercept": [0, 0, 1, 1, 2, -1, -1], "one": [0, 0, 0, 0]}
 
@@ -130,45 +130,3 @@ def test_batches_of_constraints_and_leading_dimensions():
             GroupSimplex(weight[i], group, 2), torch.tensor(point[i]), shrink[i], 0 * shrink[i]
         )[0]
         torch.testing.assert_close(many[i], one, rtol=0, atol=1e-13)
-
-
-def mixture(rng, size, rows=30):
-    """Rows z, their mass, and a constraint that is the mean of rows."""
-    z = rng.random((rows, size)) ** 2 + 1e-3
-    mass = rng.dirichlet(np.ones(rows))
-    return z, mass, z.T @ rng.dirichlet(np.ones(rows))
-
-
-@pytest.mark.parametrize("group", SIZES.values(), ids=SIZES.keys())
-@pytest.mark.parametrize("eta", [0.0, 1e-3, 0.05, 1.0])
-def test_certificate_bounds_the_suboptimality_and_vanishes_at_the_optimum(group, eta):
-    rng = np.random.default_rng(5)
-    group = np.array(group)
-    for _ in range(4):
-        z, mass, c = mixture(rng, len(group))
-        simplex = make_simplex(c[None], group)
-        best = penalised_optimum(z, mass, c, group, eta)
-        least = penalised_loss(z, mass, group, eta, best)
-        strength = torch.tensor([[eta]], dtype=torch.float64)
-
-        def bound(a, z=z, mass=mass, simplex=simplex, strength=strength):
-            push = torch.tensor((mass / (z @ a)) @ z)
-            return float(certificate(simplex, torch.tensor(a)[None], push[None], strength)[0])
-
-        # cvxpy's point is within about 1e-8; the bound is first order in the distance.
-        assert -1e-9 <= bound(best) < 1e-4
-        for spread in (0.01, 0.3, 3.0):
-            a = best * np.exp(spread * rng.normal(size=len(best)))
-            a = a / (c @ a)
-            true = penalised_loss(z, mass, group, eta, a) - least
-            assert bound(a) >= true - 1e-9
-        a = rng.dirichlet(np.ones(len(c))) / c
-        assert bound(a) >= penalised_loss(z, mass, group, eta, a) - least - 1e-9
-
-
-def test_certificate_is_finite_at_zero_groups():
-    simplex = make_simplex(np.ones((1, 4)) / 2, [0, 0, 1, 1])
-    entries = torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
-    push = torch.tensor([[0.5, 0.5, 0.1, 0.1]], dtype=torch.float64)
-    bound = certificate(simplex, entries, push, torch.tensor([[0.1]], dtype=torch.float64))
-    assert bool(bound.isfinite().all())

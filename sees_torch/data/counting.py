@@ -6,6 +6,7 @@ after them works on tensors of known shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 _LIMIT = 2**62
+_ROWS = 2**14
+"""Rows that are packed together: a temporary of all of them would be large."""
 
 
 @dataclass(frozen=True)
@@ -50,31 +53,67 @@ def group_rows(codes: Tensor, sizes: Sequence[int], others: Sequence[Tensor] = (
         sizes: number of codes of each column.
         others: (n,) tensors of any dtype, compared exactly.
     """
-    key = torch.zeros(len(codes), dtype=torch.int64, device=codes.device)
-    radix = 1
-    for column, size in zip(codes.T, sizes, strict=True):
-        if radix * size >= _LIMIT:
-            # Mixed radix would overflow: replace the key by its rank, at most n values.
-            distinct, key = torch.unique(key, return_inverse=True)
-            radix = len(distinct)
-        key = key * size + column
-        radix *= size
+    key, radix = row_keys(codes, sizes)
     for other in others:
         levels, column = torch.unique(other, return_inverse=True)
-        if radix * len(levels) >= _LIMIT:
-            distinct, key = torch.unique(key, return_inverse=True)
-            radix = len(distinct)
-        key = key * len(levels) + column
-        radix *= len(levels)
-    return group_keys(key)
+        key, radix = _room(key, radix, len(levels))
+        key, radix = key * len(levels) + column, radix * len(levels)
+    return group_keys(key, radix)
 
 
-def group_keys(key: Tensor) -> Groups:
-    """Groups of equal int64 keys, in the order of the keys."""
-    distinct, of_row = torch.unique(key, return_inverse=True)
-    rows = torch.arange(len(key), device=key.device)
-    first = torch.full((len(distinct),), len(key), device=key.device)
-    return Groups(of_row, first.scatter_reduce(0, of_row, rows, "amin"))
+def row_keys(
+    codes: Tensor, sizes: Sequence[int], first: Tensor | None = None, first_size: int = 1
+) -> tuple[Tensor, int]:
+    """(n,) int64 keys that order rows by their codes, and a bound of the keys.
+
+    Args:
+        codes: (n, d) integers, column j in 0 .. sizes[j] - 1.
+        sizes: number of codes of each column.
+        first: (n,) int64, a column in 0 .. first_size - 1 to order by before the codes.
+        first_size: number of its codes.
+    """
+    key = torch.zeros(len(codes), dtype=torch.int64, device=codes.device)
+    key, radix = (key, 1) if first is None else (first, first_size)
+    begin = 0
+    while begin < len(sizes):
+        # As many columns at once as one key holds.
+        end, size = begin + 1, sizes[begin]
+        while end < len(sizes) and radix * size * sizes[end] < _LIMIT:
+            size, end = size * sizes[end], end + 1
+        key, radix = _room(key, radix, size)
+        strides = [math.prod(sizes[j + 1 : end]) for j in range(begin, end)]
+        stride = torch.tensor(strides, device=codes.device)
+        parts = [(part[:, begin:end] * stride).sum(dim=1) for part in codes.split(_ROWS)]
+        key, radix = key * size + torch.cat(parts), radix * size
+        begin = end
+    return key, radix
+
+
+def _room(key: Tensor, radix: int, size: int) -> tuple[Tensor, int]:
+    """The keys, replaced by their ranks (at most n) where mixed radix would overflow."""
+    if radix * size < _LIMIT:
+        return key, radix
+    distinct, rank = torch.unique(key, return_inverse=True)
+    return rank, len(distinct)
+
+
+def group_keys(key: Tensor, radix: int | None = None) -> Groups:
+    """Groups of equal int64 keys, in the order of the keys.
+
+    Few possible keys (0 .. radix - 1, where it is given) are looked up, many are sorted.
+    """
+    n = len(key)
+    if radix is not None and radix <= n:
+        present = torch.bincount(key, minlength=radix) > 0
+        of_row = (present.cumsum(0) - 1)[key]
+        first = torch.full((int(present.sum()),), n, device=key.device)
+        rows = torch.arange(n, device=key.device)
+        return Groups(of_row, first.scatter_reduce(0, of_row, rows, "amin"))
+    sorted_key, order = key.sort(stable=True)
+    begins = torch.ones(n, dtype=torch.bool, device=key.device)
+    begins[1:] = sorted_key[1:] != sorted_key[:-1]
+    of_row = torch.empty_like(order).scatter_(0, order, begins.cumsum(0) - 1)
+    return Groups(of_row, order[begins])
 
 
 def deal(count: Tensor, folds: int) -> Tensor:
@@ -93,7 +132,7 @@ def deal(count: Tensor, folds: int) -> Tensor:
         return (upto // folds)[:, None] + (upto[:, None] % folds - fold).clamp(0.0, 1.0)
 
     received = dealt(end) - dealt(end - count)
-    return torch.where(count[:, None] > 0, received / count[:, None].clamp_min(1e-300), 1 / folds)
+    return torch.where(count[:, None] > 0, received / count[:, None].clamp_min(1e-37), 1 / folds)
 
 
 def scatter_folds(key: Tensor, count: Tensor, folds: int) -> Tensor:
@@ -117,7 +156,7 @@ def scatter_folds(key: Tensor, count: Tensor, folds: int) -> Tensor:
     last = torch.arange(len(row), device=key.device) - before[row] == copies[row] - 1
     part = torch.where(last, count[order][row] - (copies[row] - 1), 1.0).to(count.dtype)
     sums = count.new_zeros(len(count) * folds).index_add(0, row * folds + fold, part)
-    dealt = sums.reshape(-1, folds) / count[order][:, None].clamp_min(1e-300)
+    dealt = sums.reshape(-1, folds) / count[order][:, None].clamp_min(1e-37)
     share = torch.empty_like(dealt)
     share[order] = torch.where(count[order][:, None] > 0, dealt, 1 / folds)
     return share
@@ -141,6 +180,17 @@ def content_hash(*columns: Tensor, salt: Tensor | None = None) -> Tensor:
             bits = bits + _mix(salt)
         total = total + _mix(bits).sum(dim=1)
     return _mix(total)
+
+
+def hash_columns(columns: Sequence[Tensor]) -> Tensor:
+    """(n,) int64 hash of every row of (n,) columns, their order included."""
+    total: Tensor | None = None
+    for column in columns:
+        bits = column.contiguous()
+        bits = bits.view(torch.int64) if bits.dtype == torch.float64 else bits.to(torch.int64)
+        total = bits if total is None else _mix(total) ^ bits
+    assert total is not None
+    return total
 
 
 def _mix(bits: Tensor) -> Tensor:

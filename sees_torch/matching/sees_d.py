@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +16,13 @@ from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
 from sees_torch.solvers.solution import Solution, Status
 from sees_torch.statistics.counted import CountedRows, count_samples
 from sees_torch.statistics.noise import sampling_noise
-from sees_torch.statistics.products import MEMORY, Route, SubsetProducts, subset_products
+from sees_torch.statistics.products import (
+    MEMORY,
+    Route,
+    SubsetProducts,
+    plan_products,
+    subset_products,
+)
 from sees_torch.weights import ConstantWeights, TableWeights, WeightFunction
 
 TIE = 1e-12
@@ -52,7 +58,8 @@ class SEESd:
             features the tables have as many unknowns as entries and fit anything).
         soft: tables count predicted probabilities instead of predicted classes.
         constrained: demand w >= 0 and E_s[w] = 1.
-        route: how the tables are formed, "tables" or "matches"; by default the cheaper one.
+        route: how the tables are formed, "tables", "listing" or "matches"; by default the
+            cheapest one.
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
     """
 
@@ -65,8 +72,10 @@ class SEESd:
     def __post_init__(self) -> None:
         if self.sparsity != "auto":
             object.__setattr__(self, "sparsity", whole_number(self.sparsity, "sparsity"))
-        if self.route not in (None, "tables", "matches"):
-            raise SeesError(f"route takes 'tables', 'matches' or None, got {self.route!r}.")
+        if self.route not in (None, *get_args(Route)):
+            raise SeesError(
+                f"route takes 'tables', 'listing', 'matches' or None, got {self.route!r}."
+            )
         if self.memory_budget is not None and not self.memory_budget > 0:
             raise SeesError(f"memory_budget must be positive bytes, got {self.memory_budget!r}.")
 
@@ -89,7 +98,8 @@ class SEESd:
                 f"source and target have levels in common in {len(rows.features)} of {d} features, "
                 f"too few for sparsity={self.sparsity}. Check that the columns are coded alike."
             )
-        products = subset_products(rows, self.sparsity, self.route, self.memory_budget or MEMORY)
+        plan = plan_products(rows, self.sparsity, self.route)
+        products = subset_products(rows, plan, self.memory_budget or MEMORY)
         fit = _fit(products, self.constrained)
         score = _score(source, target, rows, products, fit)
         answer, ranking = _choose(source, rows, products, fit, score)
@@ -167,7 +177,7 @@ def _fit(products: SubsetProducts, constrained: bool) -> _Fit:
     visited = source_mass.sum(dim=1) > 0
     unseen = zero.index_add(0, owner, torch.where(visited, 0.0, target_mass)).clamp(0.0, 1.0)
     # Without evidence a cell weighs what its share of the target says, whatever the label.
-    ratio = torch.where(visited, target_mass / source_mass.sum(dim=1).clamp_min(1e-300), 0.0)
+    ratio = torch.where(visited, target_mass / source_mass.sum(dim=1).clamp_min(1e-37), 0.0)
     centre = ratio[:, None].expand_as(source_mass)
     comparable = unseen < 1 - 1e-9
     if not bool(comparable.any()):
@@ -279,7 +289,7 @@ def _trimmed(
         if not bool((high - low > limit).any()):
             moved = (share * table).sum(dim=axis)
             share = share.sum(dim=axis)
-            table = torch.where(share > 0, moved / share.clamp_min(1e-300), 0.0)
+            table = torch.where(share > 0, moved / share.clamp_min(1e-37), 0.0)
             kept.remove(feature)
     n_labels = mass.shape[1]
     return _Answer(place, tuple(kept), share.reshape(-1, n_labels), table.reshape(-1, n_labels))
@@ -291,7 +301,7 @@ def _weight_function(source: Source, rows: CountedRows, answer: _Answer) -> Weig
         return ConstantWeights(source.schema, source.classes, answer.weight[0])
     label_mass = answer.mass.sum(dim=0)
     moved = (answer.mass * answer.weight).sum(dim=0)
-    fallback = torch.where(label_mass > 0, moved / label_mass.clamp_min(1e-300), 0.0)
+    fallback = torch.where(label_mass > 0, moved / label_mass.clamp_min(1e-37), 0.0)
     visited = answer.mass.sum(dim=1) > 0
     grid = torch.cartesian_prod(*(rows.levels[j] for j in answer.members))
     grid = grid.reshape(len(visited), len(answer.members))

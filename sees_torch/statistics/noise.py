@@ -20,6 +20,8 @@ from sees_torch.statistics.counted import CountedRows
 from sees_torch.statistics.products import SubsetProducts
 
 RIDGE = 1e-3
+CHUNK = 2**21
+"""Numbers that one intermediate tensor may hold."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def sampling_noise(
 
     spread = _spread(rows, products, weight, n, m)
     gram = products.product[:, :-1, :-1]
-    unit = gram.diagonal(dim1=1, dim2=2).clamp_min(1e-300).rsqrt()
+    unit = gram.diagonal(dim1=1, dim2=2).clamp_min(1e-37).rsqrt()
     pair = unit[:, :, None] * unit[:, None, :]
     eye = RIDGE * torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
     half = torch.linalg.solve_ex(gram * pair + eye, spread * pair, check_errors=False).result
@@ -61,14 +63,15 @@ def sampling_noise(
     live = products.mass[:, :-1] > 0
     variance = torch.where(live, full.diagonal(dim1=1, dim2=2) * unit.square(), 0.0)
     freedom = torch.where(live, half.diagonal(dim1=1, dim2=2), 0.0).sum(dim=1)
-    length = products.mass if not rows.soft else _cell_sums(rows, products, rows.square)
+    length = _cell_squares(rows, products) if rows.soft else products.mass[:, :-1]
     square = (weight.square() - variance).clamp_min(0.0)
     constant = per_subset(products.product[:, -1, -1])
     # The total mass of a sample is fixed: its covariance is that of the rows less one direction.
     induced = per_subset(torch.einsum("ay,ayz,az->a", weight, gram, weight))
     taken_back = per_subset(freedom) - induced * (1 / m + 1 / n)
-    on_source = per_subset((length[:, :-1] * square).sum(dim=1))
-    on_target = rows.square[:, -1].sum()
+    on_source = per_subset((length * square).sum(dim=1))
+    on_target = sum(rows.square[e].sum() for y, _, e in rows.slices() if y == weight.shape[1])
+    on_target = on_target * rows.scale[-1]
     expected = kappas * (on_target / m + on_source / n) - constant * (1 / m + 1 / n)
     return Noise(expected, taken_back, (2 * constant).sqrt() * (1 / m + 1 / n))
 
@@ -76,29 +79,39 @@ def sampling_noise(
 def _spread(
     rows: CountedRows, products: SubsetProducts, weight: Tensor, n: float, m: float
 ) -> Tensor:
-    """(A, L, L) covariance of b - G w in every cell, from the probed rows."""
-    mass, push = rows.mass[products.probe], products.push
-    total = rows.mass.sum(dim=(0, 1))
-    seen = mass.sum(dim=(0, 1)).clamp_min(1e-300)
-    mass = mass * (total / seen)
-    cell = products.subsets.cell_of_rows(rows.codes[products.probe])
-    # Variance per unit of mass: w^2 / n for a source row, 1 / m for a target row.
-    rate = torch.cat([weight[cell].square() / n, torch.ones_like(weight[cell][..., :1]) / m], -1)
-    if rows.soft:
-        each = mass.sum(dim=1, keepdim=True)
-        share = torch.where(each > 0, mass / each.clamp_min(1e-300), 0.0)
-        moved = torch.einsum("bfk,bsfy->bsky", share, push)
-        outer = torch.einsum("bk,bsk,bsky,bskz->bsyz", each[:, 0], rate, moved, moved)
-    else:
-        outer = torch.einsum("bfk,bsk,bsfy,bsfz->bsyz", mass, rate, push, push)
+    """(A, L, L) covariance of b - G w in every cell, from the probed entries."""
     n_labels = weight.shape[1]
-    spread = outer.new_zeros(products.subsets.total_cells, n_labels, n_labels)
-    return spread.index_add(0, cell.reshape(-1), outer.flatten(0, 1))
+    label = torch.div(rows.block_of_entries(), rows.n_predictions, rounding_mode="floor")
+    mass = rows.count.sum(dim=1) * rows.scale[label]
+    total, seen = (
+        mass.new_zeros(n_labels + 1).index_add(0, label[index], mass[index])
+        for index in (slice(None), products.probe)
+    )
+    label, mass = label[products.probe], mass[products.probe]
+    mass = mass * (total / seen.clamp_min(1e-37))[label]
+    codes = rows.codes[:, products.probe].T.to(torch.int64)
+    # Variance per unit of mass: w^2 / n for a source row, 1 / m for a target row.
+    spread = weight.new_zeros(products.subsets.total_cells, n_labels * n_labels)
+    step = max(1, CHUNK // (len(products.subsets) * n_labels * n_labels))
+    for some in torch.arange(len(mass), device=mass.device).split(step):
+        cell = products.subsets.cell_of_rows(codes[some])
+        own = label[some][:, None]
+        fitted = weight[cell, own.clamp_max(n_labels - 1)].square() / n
+        rate = mass[some][:, None] * torch.where(own < n_labels, fitted, 1 / m)
+        push = products.push[some]
+        outer = (rate[..., None] * push)[..., :, None] * push[..., None, :]
+        spread.index_add_(0, cell.reshape(-1), outer.reshape(cell.numel(), -1))
+    return spread.reshape(-1, n_labels, n_labels)
 
 
-def _cell_sums(rows: CountedRows, products: SubsetProducts, per_row: Tensor) -> Tensor:
-    """(A, k) sums of (U, k) values over the rows of every cell of every subset."""
-    cell = products.subsets.cell_of_rows(rows.codes)
-    every = per_row[:, None].expand(-1, cell.shape[1], -1).flatten(0, 1)
-    sums = per_row.new_zeros(products.subsets.total_cells, per_row.shape[1])
-    return sums.index_add(0, cell.reshape(-1), every)
+def _cell_squares(rows: CountedRows, products: SubsetProducts) -> Tensor:
+    """(A, L) sums of the squared prediction lengths of source entries over every cell."""
+    n_labels = len(rows.scale) - 1
+    sums = rows.square.new_zeros(products.subsets.total_cells * n_labels)
+    step = max(1, CHUNK // len(products.subsets))
+    for label, _, entries in rows.slices()[: n_labels * rows.n_predictions]:
+        for some in torch.arange(entries.start, entries.stop, device=sums.device).split(step):
+            cell = products.subsets.cell_of_rows(rows.codes[:, some].T.to(torch.int64))
+            square = (rows.square[some] * rows.scale[label])[:, None].expand_as(cell)
+            sums.index_add_(0, (cell * n_labels + label).reshape(-1), square.reshape(-1))
+    return sums.reshape(-1, n_labels)

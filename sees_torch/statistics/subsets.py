@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -46,6 +46,17 @@ class Subsets:
         sizes = torch.tensor(self.cells, device=self.members.device)
         return torch.repeat_interleave(sizes, output_size=self.total_cells)
 
+    def grid(self) -> tuple[Tensor, Tensor]:
+        """(A, s) features and (A, s) levels of every cell of the flat list."""
+        owner = self.of_cell()
+        rest = torch.arange(self.total_cells, device=owner.device) - self.starts()[owner]
+        levels = []
+        for stride in self.strides[owner].unbind(dim=1):
+            levels.append(rest // stride)
+            rest = rest % stride
+        none = torch.zeros(len(owner), 0, dtype=torch.int64, device=owner.device)
+        return self.members[owner], torch.stack(levels, dim=1) if levels else none
+
     def cell_of_rows(self, codes: Tensor) -> Tensor:
         """(U, S) position in the flat list of the cell that every row is in."""
         within = (codes[:, self.members] * self.strides).sum(dim=-1)
@@ -53,16 +64,6 @@ class Subsets:
 
     def part(self, first: int, last: int) -> Subsets:
         return Subsets(self.members[first:last], self.strides[first:last], self.cells[first:last])
-
-    def chunks(self, cells: int) -> Iterator[tuple[int, int]]:
-        """Ranges of subsets of at most `cells` cells each (one subset at least)."""
-        first, held = 0, 0
-        for place, size in enumerate(self.cells):
-            if held and held + size > cells:
-                yield first, place
-                first, held = place, 0
-            held += size
-        yield first, len(self.cells)
 
 
 def all_subsets(sizes: tuple[int, ...], order: int, device: torch.device) -> Subsets:

@@ -1,6 +1,7 @@
 """All forms of the table products of SEES-d against the definition."""
 
 from itertools import combinations, product
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -9,22 +10,14 @@ import torch
 
 from sees_torch import Source, Target
 from sees_torch.statistics.counted import count_samples
-from sees_torch.statistics.products import cheaper_route, subset_products
+from sees_torch.statistics.products import Route, cheapest_route, plan_products, subset_products
 
-FORMS = {"tables": 1e18, "listing": -1e18, "matches": 0.0}
-"""Tables are matrix products or sorted lists: here the price of sorting decides which."""
+FORMS = get_args(Route)
 
 
-@pytest.fixture
-def products(monkeypatch):
+def products(rows, sparsity, form, **options):
     """Table products by one of the three forms."""
-
-    def compute(rows, sparsity, form, **options):
-        monkeypatch.setattr("sees_torch.statistics.products.SORTING", FORMS[form])
-        route = "matches" if form == "matches" else "tables"
-        return subset_products(rows, sparsity, route, **options)
-
-    return compute
+    return subset_products(rows, plan_products(rows, sparsity, form), **options)
 
 
 def make_samples(seed, d, labels, rows=60, order=None, levels=3):
@@ -91,7 +84,7 @@ def as_dictionaries(rows, found):
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize("labels", [2, 3])
 @pytest.mark.parametrize(("d", "s"), [(1, 0), (1, 1), (3, 0), (3, 1), (3, 2), (3, 3), (4, 2)])
-def test_forms_equal_the_definition(products, d, s, labels, soft, form):
+def test_forms_equal_the_definition(d, s, labels, soft, form):
     source, target = make_samples(10 * d + s, d, labels)
     rows = count_samples(source, target, soft)
     found = as_dictionaries(rows, products(rows, s, form))
@@ -105,16 +98,17 @@ def test_forms_equal_the_definition(products, d, s, labels, soft, form):
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize("labels", [2, 3])
 @pytest.mark.parametrize("d", [1, 2, 5, 6])
-def test_forms_agree_for_every_sparsity(products, d, labels, soft):
+def test_forms_agree_for_every_sparsity(d, labels, soft):
     rows = count_samples(*make_samples(d, d, labels, rows=200), soft)
     for s in range(d + 1):
         tables, *others = (products(rows, s, form) for form in FORMS)
         for other in others:
             torch.testing.assert_close(tables.product, other.product, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(tables.mass, other.mass, rtol=1e-10, atol=1e-12)
-        default = subset_products(rows, s)
+            torch.testing.assert_close(tables.push, other.push, rtol=1e-10, atol=1e-12)
+        default = products(rows, s, None)
         torch.testing.assert_close(default.product, tables.product, rtol=1e-10, atol=1e-12)
-        assert cheaper_route(rows, s) in ("tables", "matches")
+        assert cheapest_route(rows, s) in FORMS
         # Each sample has mass one in every subset, the product is symmetric.
         total = torch.zeros(len(tables.subsets), labels + 1, dtype=torch.float64)
         total.index_add_(0, tables.subsets.of_cell(), tables.mass)
@@ -126,17 +120,18 @@ def test_forms_agree_for_every_sparsity(products, d, labels, soft):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("memory", [1, 5_000, 200_000])
-def test_small_memory_gives_the_same(products, form, memory):
+def test_small_memory_gives_the_same(form, memory):
     for s in (0, 1, 2, 5):
         rows = count_samples(*make_samples(1, 5, 3, rows=120), True)
         large, small = products(rows, s, form), products(rows, s, form, memory=memory)
         torch.testing.assert_close(small.product, large.product, rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(small.mass, large.mass, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(small.push, large.push, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
-def test_order_of_rows_does_not_matter(products, form, soft):
+def test_order_of_rows_does_not_matter(form, soft):
     plain = count_samples(*make_samples(2, 4, 3), soft)
     mixed = count_samples(*make_samples(2, 4, 3, order=np.random.default_rng(0)), soft)
     assert torch.equal(plain.codes, mixed.codes)
@@ -149,12 +144,16 @@ def test_counting_keeps_all_mass_on_distinct_rows():
     source, target = make_samples(3, 4, 3, rows=500, levels=2)
     for soft in (False, True):
         rows = count_samples(source, target, soft)
-        assert len(rows.codes.unique(dim=0)) == len(rows.codes) <= 2**4 + 2**3
-        total = rows.mass.sum(dim=(0, 1))
+        block = rows.block_of_entries()
+        entries = torch.cat([block[None], rows.codes])
+        assert entries.unique(dim=1).shape == entries.shape
+        label = block // rows.n_predictions
+        mass = rows.count.sum(dim=1) * rows.scale[label]
+        total = torch.zeros(4, dtype=torch.float64).index_add(0, label, mass)
         share = torch.bincount(source.labels, source.mass, minlength=3)
         torch.testing.assert_close(total[:-1], share, rtol=1e-12, atol=0)
         assert abs(float(total[-1]) - 1) < 1e-12
-        assert bool((rows.mass >= 0).all())
+        assert bool((rows.count >= 0).all())
 
 
 def test_many_levels_are_refused_before_memory_runs_out():
@@ -163,4 +162,62 @@ def test_many_levels_are_refused_before_memory_runs_out():
     source = Source(pd.DataFrame(x), rng.integers(0, 2, 3000), rng.random(3000))
     rows = count_samples(source, Target(pd.DataFrame(x), rng.random(3000), source), False)
     with pytest.raises(ValueError, match="Lower the sparsity"):
-        subset_products(rows, 4)
+        products(rows, 4, None)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+def test_push_moves_the_products_of_the_own_cell(soft):
+    """Weighed by mass over the entries of a cell and label, it is the products themselves."""
+    rows = count_samples(*make_samples(4, 4, 3, rows=80), soft)
+    assert len(rows) <= 512
+    label = rows.block_of_entries() // rows.n_predictions
+    mass = rows.count.sum(dim=1) * rows.scale[label]
+    for s, form in product(range(4), FORMS):
+        found = products(rows, s, form)
+        cell = found.subsets.cell_of_rows(rows.codes.T.long())
+        total = torch.zeros_like(found.product)[..., :-1]
+        moved = mass[:, None, None] * found.push
+        total.index_put_((cell, label[:, None].expand_as(cell)), moved, accumulate=True)
+        torch.testing.assert_close(total, found.product[..., :-1], rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scale", [1.0, 0.37, 5000.0], ids=["whole", "parts", "large"])
+def test_multiplicities_of_any_kind(form, scale):
+    """Whole ones small enough are summed in float32, exactly; others in float64."""
+    source, target = make_samples(5, 4, 2, rows=70)
+    source, target = source.with_count(source.count * scale), target.with_count(target.count)
+    rows = count_samples(source, target, False)
+    assert np.isfinite(rows.largest) == (scale != 0.37)
+    for s in range(4):
+        found, expected = products(rows, s, form), by_definition(source, target, s, False)
+        for actual, wanted in zip(as_dictionaries(rows, found), expected, strict=True):
+            for key, value in actual.items():
+                np.testing.assert_allclose(value, wanted.get(key, 0.0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_wide_columns(form):
+    """More cells than entries, and levels beyond one byte."""
+    rng = np.random.default_rng(1)
+    x, z = (pd.DataFrame(rng.integers(0, (300, 7, 5), (700, 3)).astype(str)) for _ in range(2))
+    source = Source(x, rng.integers(0, 2, 700), rng.random(700))
+    rows = count_samples(source, Target(z, rng.random(700), source), False)
+    assert rows.codes.dtype != torch.uint8
+    for s in (1, 2):
+        one, other = products(rows, s, form), products(rows, s, "listing")
+        torch.testing.assert_close(one.product, other.product, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(one.push, other.push, rtol=1e-10, atol=1e-13)
+
+
+def test_rows_of_no_multiplicity_are_left_out():
+    source, target = make_samples(6, 3, 2)
+    for sample in (source, target):
+        sample.count = sample.count * (torch.arange(len(sample)) % 3 > 0)
+    rows = count_samples(source, target, False)
+    assert bool((rows.count > 0).all())
+    assert bool((sum(rows.count) == source.total + target.total).all())
+    found, expected = products(rows, 1, None), by_definition(source, target, 1, False)
+    for actual, wanted in zip(as_dictionaries(rows, found), expected, strict=True):
+        for key, value in actual.items():
+            np.testing.assert_allclose(value, wanted.get(key, 0.0), rtol=0, atol=1e-12)

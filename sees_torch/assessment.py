@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from sees_torch.alternatives import Alternative, compare, label_equivalent
+from sees_torch.alternatives import power as alternative_power
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
@@ -27,15 +29,7 @@ from sees_torch.gap import (
     row_values,
     target_posterior,
 )
-from sees_torch.identifiability import (
-    Alternative,
-    blind_spot,
-    compare,
-    judge,
-    label_equivalent,
-    resolution,
-)
-from sees_torch.identifiability import power as alternative_power
+from sees_torch.identifiability import blind_spot, judge, resolution
 from sees_torch.matching import CBPE, KnownWeights, Match, Method, NoShift
 from sees_torch.matching.auto import is_dense
 from sees_torch.matching.match import Estimator, Replicable
@@ -97,33 +91,15 @@ def report_match(
             alternatives = tuple(compare(source, target, choice, metrics[0]))
         selection = _selection(source, match, resamples)
         figures = _figures(source, target, match, weights)
-        if errors[0] is not None:
-            figures["standard_error"] = errors[0]
-            figures["label_equivalent"] = label_equivalent(source, match, metrics[0], errors[0])
-        if estimates[0].error is not None:
-            figures["analytic_error"] = estimates[0].error
-        resolved = resolution(source, target, match, metrics[0])
-        if resolved is not None:
-            figures["unresolved"], figures["condition"] = resolved
-        if choice is not None:
-            figures["blind_spot"] = blind_spot(source, target, metrics[0])
-            if not is_population(source, target):
-                figures["power"] = alternative_power(source, match, metrics[0], alternatives)
-        values = estimates[0].values
-        figures["range"] = (
-            1.0 if values is None else float(values.source.max() - values.source.min())
+        figures |= _evidence(
+            source, target, match, metrics[0], estimates[0], errors[0], alternatives, selection
         )
-        if selection:
-            names = tuple(source.schema.names[j] for j in match.features)
-            dense = choice is not None and is_dense(choice.candidate)
-            key = (choice.candidate.words,) if choice is not None and dense else names
-            figures["stability"] = selection.get(key, 0.0)
         figures = {name: value for name, value in figures.items() if math.isfinite(value)}
         verdict = judge(
             source, match, method, float(gaps[0].gap), intervals[0], alternatives, figures
         )
     share = source.mean(one_hot(source.labels, len(source.classes)) * weights[:, None])
-    share = share / share.sum().clamp_min(1e-300)
+    share = share / share.sum().clamp_min(1e-37)
     return ShiftReport(
         gaps=tuple(gaps),
         match=match,
@@ -133,7 +109,7 @@ def report_match(
         metrics=tuple(metrics),
         target_label_distribution=dict(zip(source.classes, share.tolist(), strict=True)),
         diagnostics=figures,
-        notes=target.treatments(),
+        notes=(*source.notes, *target.notes),
         intervals=intervals,
         standard_errors=errors,
         analytic_errors=tuple(estimate.error for estimate in estimates),
@@ -240,7 +216,7 @@ def _figures(source: Source, target: Target, match: Match, weights: Tensor) -> d
     figures = {
         "source_rows": float(source.total),
         "target_rows": float(target.total),
-        "effective_rows": float(total.sum().square() / squares.sum().clamp_min(1e-300)),
+        "effective_rows": float(total.sum().square() / squares.sum().clamp_min(1e-37)),
         "largest_weight": float(weights[source.count > 0].max()),
         "mean_weight": float(source.mean(weights)),
         "unseen_mass": match.unseen_mass,
@@ -256,6 +232,43 @@ def _figures(source: Source, target: Target, match: Match, weights: Tensor) -> d
         figures["score"] = best
         if math.isfinite(second):
             figures["runner_up_score"] = second
+    return figures
+
+
+def _evidence(
+    source: Source,
+    target: Target,
+    match: Match,
+    metric: Metric,
+    estimate: _Estimate,
+    error: float | None,
+    alternatives: Sequence[Alternative],
+    selection: dict[tuple[Name, ...], float],
+) -> dict[str, float]:
+    """How well the headline gap and the shifted features are known."""
+    figures: dict[str, float] = {}
+    # Without an interval the analytic error answers: a verdict must not depend on what is shown.
+    known = estimate.error if error is None else error
+    if known is not None and not is_population(source, target):
+        figures["standard_error"] = known
+        figures["label_equivalent"] = label_equivalent(source, match, metric, known)
+    if estimate.error is not None:
+        figures["analytic_error"] = estimate.error
+    resolved = resolution(source, target, match, metric)
+    if resolved is not None:
+        figures["unresolved"], figures["condition"] = resolved
+    choice = match.choice
+    if choice is not None:
+        figures["blind_spot"] = blind_spot(source, target, metric)
+        if not is_population(source, target):
+            figures["power"] = alternative_power(source, match, metric, alternatives)
+    if estimate.values is not None:
+        figures["range"] = float(estimate.values.source.max() - estimate.values.source.min())
+    if selection:
+        names = tuple(source.schema.names[j] for j in match.features)
+        dense = choice is not None and is_dense(choice.candidate)
+        key = (choice.candidate.words,) if choice is not None and dense else names
+        figures["stability"] = selection.get(key, 0.0)
     return figures
 
 

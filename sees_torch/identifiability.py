@@ -1,4 +1,4 @@
-"""Can the data answer at all? Rival hypotheses, and the verdict.
+"""Can the data answer at all? The verdict.
 
 Two things can fail: the weights given the shifted features (labels that cannot be told apart inside
 a cell make the gap's variance explode), and the features themselves (another set that explains the
@@ -8,25 +8,19 @@ target as well proves that the data cannot decide).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
+from sees_torch.alternatives import Alternative
 from sees_torch.data import Source, Target
-from sees_torch.efficient import (
-    cells_of,
-    efficient_values,
-    has_cells,
-    mean_variance,
-    worst_condition,
-)
-from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
+from sees_torch.efficient import cells_of, efficient_values, has_cells, worst_condition
+from sees_torch.gap import Metric, row_values
 from sees_torch.matching import KnownWeights, Match, Method, SEESem
-from sees_torch.matching.auto import ONE_FEATURE, is_dense
+from sees_torch.matching.auto import is_dense
 from sees_torch.matching.match import Choice, quietly
-from sees_torch.matching.selection import STANDARD_ERRORS, TIE
-from sees_torch.uncertainty import analytic_error
+from sees_torch.matching.selection import STANDARD_ERRORS
 from sees_torch.weights import WeightFunction
 
 Status = Literal["identified", "weak", "not_identified"]
@@ -48,85 +42,6 @@ NEARLY = 1.0
 errors; from 1.5 on the other one is chosen."""
 FEW_ROWS = 30.0
 """Effective source rows."""
-FEW_NATS = 2.0
-"""Hypotheses whose likelihoods differ by less are rivals, however small the standard error."""
-MOST_RIVALS = 5
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A hypothesis beside the chosen one.
-
-    Attributes:
-        place: among the candidates.
-        score: held-out two-sample score, higher is better.
-        behind: how far it is behind the best, in standard errors.
-        gap: its estimate of the headline metric's gap; error: the analytic standard error.
-        rival: it is as simple as the chosen hypothesis and explains the target as well.
-    """
-
-    place: int
-    score: float
-    behind: float
-    gap: float
-    error: float | None
-    rival: bool
-
-
-def compare(source: Source, target: Target, choice: Choice, metric: Metric) -> list[Alternative]:
-    """The best hypothesis of every rank of simplicity, and the rivals of the chosen one."""
-    score, errors = choice.evidence.score(), choice.evidence.standard_errors()
-    best, chosen = int(score.argmax()), choice.chosen
-    rank = choice.candidate.rank
-    order = score.argsort(descending=True, stable=True).tolist()
-    leaders: dict[int, int] = {rank: chosen}
-    for place in order:
-        leaders.setdefault(choice.candidates[place].rank, place)
-    behind = score[chosen] - score
-    close = behind <= STANDARD_ERRORS * errors[chosen] + TIE
-    if not choice.evidence.population:
-        close |= behind * target.total < FEW_NATS
-    rivals = [
-        place
-        for place in order
-        if choice.candidates[place].rank == rank
-        and bool(close[place])
-        and place != chosen
-        and not is_dense(choice.candidate)
-    ][:MOST_RIVALS]
-    found = []
-    for place in sorted({*leaders.values(), *rivals}, key=order.index):
-        match = quietly(choice.candidates[place].quick(), source, target)
-        gap = estimate_gap(source, target, match.weight_function, metric, own_estimator(match))
-        values = row_values(source, target, metric)
-        found.append(
-            Alternative(
-                place,
-                float(score[place]),
-                _in_errors(float(score[best] - score[place]), float(errors[best, place])),
-                float(gap.gap.detach()),
-                None if values is None else analytic_error(source, target, match, gap, values),
-                place in rivals,
-            )
-        )
-    return found
-
-
-def _in_errors(behind: float, error: float) -> float:
-    """A difference of scores in standard errors; without noise it is nothing or infinite."""
-    if behind <= TIE:
-        return 0.0
-    return behind / error if error > 0 else float("inf")
-
-
-def label_equivalent(source: Source, match: Match, metric: Metric, error: float) -> float:
-    """How many labelled target rows would give the metric on the target with the same error."""
-    values = row_values(source, source, metric)  # type: ignore[arg-type]
-    if values is None or error <= 0:
-        return float("inf")
-    weight = match.weight_function.of_rows(source.rows, source.labels) * source.count
-    spread = float(mean_variance(values.own, weight) * weight.sum())
-    return spread / error**2
 
 
 def resolution(
@@ -158,7 +73,7 @@ def blind_spot(source: Source, target: Target, metric: Metric) -> float:
         one = torch.ones_like(source.posterior[:, :1])
         entries = torch.cat([source.posterior, one], dim=1) * source.mass[:, None]
         sums.index_add_(0, source.rows.codes[:, j], entries)
-        told.append(float((sums[:, :-1].square().sum(dim=1) / sums[:, -1].clamp_min(1e-300)).sum()))
+        told.append(float((sums[:, :-1].square().sum(dim=1) / sums[:, -1].clamp_min(1e-37)).sum()))
     feature = source.schema.names[told.index(max(told))]
     function = quietly(SEESem(features=(feature,)).quick(), source, target).weight_function
     return _unresolved(source, target, function, metric)[0]
@@ -180,7 +95,7 @@ def _unresolved(
     apart = apart - torch.where(here > 0, left, torch.inf).amin(dim=1)
     spread = float((mass * torch.where(apart.isfinite(), apart, 0.0)).sum())
     scale = float(values.source.max() - values.source.min())
-    return spread / max(scale, 1e-300), worst_condition(source, target, function)
+    return spread / max(scale, 1e-37), worst_condition(source, target, function)
 
 
 @dataclass(frozen=True)
@@ -196,6 +111,17 @@ class Verdict:
     reasons: tuple[str, ...]
 
 
+@dataclass
+class _Doubts:
+    """What speaks against an estimate: a little, or altogether."""
+
+    weak: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def add(self, said: str, fatal: bool = False) -> None:
+        (self.broken if fatal else self.weak).append(said)
+
+
 def judge(
     source: Source,
     match: Match,
@@ -206,46 +132,83 @@ def judge(
     figures: dict[str, float],
 ) -> Verdict:
     """The verdict from the figures; thresholds are justified in experiments/RESULTS.md."""
-    d, s = len(source.schema.columns), len(match.features)
-    weak: list[str] = []
-    broken: list[str] = []
-    choice = match.choice
-    compared = choice is not None or (match.ranking is not None and len(match.ranking.subsets) > 1)
+    doubts = _Doubts()
+    _doubt_comparison(doubts, match, method, figures)
+    _doubt_resolution(doubts, match, len(source.schema.columns), figures)
+    _doubt_precision(doubts, figures)
+    _doubt_features(doubts, match, gap, alternatives, figures)
+    if interval is not None and match.choice is not None:
+        _doubt_hypothesis(doubts, match, match.choice, interval, alternatives, figures)
+    _doubt_support(doubts, figures)
+    if doubts.broken:
+        return Verdict("not_identified", (*doubts.broken, *doubts.weak))
+    return Verdict("weak" if doubts.weak else "identified", tuple(doubts.weak))
+
+
+def _doubt_comparison(
+    doubts: _Doubts, match: Match, method: Method, figures: dict[str, float]
+) -> None:
+    """Was anything compared, and did one subset of SEES-d come out first?"""
+    ranking = match.ranking
+    compared = match.choice is not None or (ranking is not None and len(ranking.subsets) > 1)
     if not compared and not isinstance(method, KnownWeights):
-        weak.append(f"{match.method} compares no hypotheses: what it assumes is unchecked")
-    if match.ranking is not None:
+        doubts.add(f"{match.method} compares no hypotheses: what it assumes is unchecked")
+    if ranking is not None:
         runner_up = figures.get("runner_up_score", float("inf")) - figures.get("score", 0.0)
-        if len(match.ranking.ties) > 1:
-            broken.append("other features fit exactly as well")
+        if len(ranking.ties) > 1:
+            doubts.add("other features fit exactly as well", fatal=True)
         elif runner_up < 1 and not figures["population"]:
-            weak.append(
+            doubts.add(
                 f"the next best features are only {runner_up:.1f} standard deviations behind"
             )
+
+
+def _doubt_resolution(doubts: _Doubts, match: Match, d: int, figures: dict[str, float]) -> None:
+    """Can labels be told apart given the features that shifted?"""
+    s = len(match.features)
     if has_cells(match.weight_function) and 2 * s >= d:
-        said = f"{s} of {d} features would have shifted; fewer than half can be identified"
-        (broken if 2 * s > d else weak).append(said)
+        doubts.add(
+            f"{s} of {d} features would have shifted; fewer than half can be identified",
+            fatal=2 * s > d,
+        )
     unresolved = figures.get("unresolved", 0.0)
     if unresolved > UNRESOLVED:
-        said = (
+        doubts.add(
             "labels cannot be told apart inside the cells of these features "
-            f"({unresolved:.0%} of the metric's range is unresolved)"
+            f"({unresolved:.0%} of the metric's range is unresolved)",
+            fatal=unresolved > TOO_UNRESOLVED,
         )
-        (broken if unresolved > TOO_UNRESOLVED else weak).append(said)
     if figures.get("blind_spot", 0.0) > BLIND:
-        weak.append(
+        doubts.add(
             "one feature says nearly all about the label: had it shifted with the label, the data "
             "could not show it"
         )
+
+
+def _doubt_precision(doubts: _Doubts, figures: dict[str, float]) -> None:
+    """Is the estimate worth enough labelled rows?"""
     worth = figures.get("label_equivalent", float("inf"))
     if worth < FEW_LABELS:
-        said = f"the estimate is worth about {worth:.0f} labelled target rows"
-        (broken if worth < TOO_FEW_LABELS else weak).append(said)
+        doubts.add(
+            f"the estimate is worth about {worth:.0f} labelled target rows",
+            fatal=worth < TOO_FEW_LABELS,
+        )
     known = figures.get("power", float("inf"))
     if known < FEW_LABELS <= worth:
-        weak.append(
+        doubts.add(
             "the features hardly tell the labels apart: if one of them shifted with the label, the "
             f"gap would be known only as well as from {known:.0f} labelled target rows"
         )
+
+
+def _doubt_features(
+    doubts: _Doubts,
+    match: Match,
+    gap: float,
+    alternatives: Sequence[Alternative],
+    figures: dict[str, float],
+) -> None:
+    """Are these the features? Rivals, resamples, and shifts of many features."""
     rivals = [a for a in alternatives if a.rival]
     if rivals:
         noise = 0.0 if figures["population"] else 1.0
@@ -253,40 +216,49 @@ def judge(
         apart = max(rivals, key=lambda a: abs(a.gap - gap))
         said = f"{len(rivals)} other feature set(s) explain the target as well"
         if abs(apart.gap - gap) > 1e-6 + 2 * noise * (own**2 + (apart.error or 0.0) ** 2) ** 0.5:
-            broken.append(f"{said}, one with the gap {apart.gap:+.3g}")
+            doubts.add(f"{said}, one with the gap {apart.gap:+.3g}", fatal=True)
         else:
-            weak.append(f"{said}, with about the same gap")
+            doubts.add(f"{said}, with about the same gap")
     stable = figures.get("stability", 1.0)
     if stable < STABLE:
-        weak.append(f"only {stable:.0%} of the resamples choose these features")
-    if choice is not None and is_dense(choice.candidate):
-        weak.append("the shift is not sparse: many features moved")
-    if interval is not None and choice is not None:
-        chosen = next(a for a in alternatives if a.place == choice.chosen)
-        own_score = chosen.score
-        if not match.features and NEARLY < chosen.behind <= STANDARD_ERRORS:
-            weak.append(
-                "that no feature shifted is only just not ruled out: another hypothesis explains "
-                f"the target better by {chosen.behind:.1f} standard errors"
-            )
-        for other in alternatives:
-            # One that fits better was passed over for its complexity only: listen to it sooner.
-            reach = 1.0 if other.score > own_score else 2.0
-            near = other.behind <= STANDARD_ERRORS and not other.rival
-            if near and not _inside(other, interval, reach, MATERIAL * figures["range"]):
-                weak.append("hypotheses that explain the target as well disagree about the gap")
-                break
+        doubts.add(f"only {stable:.0%} of the resamples choose these features")
+    if match.choice is not None and is_dense(match.choice.candidate):
+        doubts.add("the shift is not sparse: many features moved")
+
+
+def _doubt_hypothesis(
+    doubts: _Doubts,
+    match: Match,
+    choice: Choice,
+    interval: tuple[float, float],
+    alternatives: Sequence[Alternative],
+    figures: dict[str, float],
+) -> None:
+    """Do other hypotheses that explain the target disagree about the gap?"""
+    chosen = next(a for a in alternatives if a.place == choice.chosen)
+    if not match.features and NEARLY < chosen.behind <= STANDARD_ERRORS:
+        doubts.add(
+            "that no feature shifted is only just not ruled out: another hypothesis explains the "
+            f"target better by {chosen.behind:.1f} standard errors"
+        )
+    for other in alternatives:
+        # One that fits better was passed over for its complexity only: listen to it sooner.
+        reach = 1.0 if other.score > chosen.score else 2.0
+        near = other.behind <= STANDARD_ERRORS and not other.rival
+        if near and not _inside(other, interval, reach, MATERIAL * figures["range"]):
+            doubts.add("hypotheses that explain the target as well disagree about the gap")
+            break
+
+
+def _doubt_support(doubts: _Doubts, figures: dict[str, float]) -> None:
+    """Did the source show what the target holds?"""
     unseen = figures["unseen_mass"]
     if unseen > UNSEEN:
-        said = f"{unseen:.0%} of the target is where the source never was"
-        (broken if unseen > TOO_UNSEEN else weak).append(said)
+        doubts.add(
+            f"{unseen:.0%} of the target is where the source never was", fatal=unseen > TOO_UNSEEN
+        )
     if figures["effective_rows"] < FEW_ROWS and not figures["population"]:
-        weak.append(f"the weights leave {figures['effective_rows']:.0f} effective source rows")
-    if broken:
-        return Verdict("not_identified", (*broken, *weak))
-    if weak:
-        return Verdict("weak", tuple(weak))
-    return Verdict("identified", ())
+        doubts.add(f"the weights leave {figures['effective_rows']:.0f} effective source rows")
 
 
 def _inside(
@@ -295,13 +267,3 @@ def _inside(
     """The alternative's gap is compatible with the interval, given its own error."""
     reach = max(errors * (alternative.error or 0.0), material)
     return interval[0] - reach <= alternative.gap <= interval[1] + reach
-
-
-def power(
-    source: Source, match: Match, metric: Metric, alternatives: Sequence[Alternative]
-) -> float:
-    """Labelled rows that the best hypothesis of one feature with the label would be worth."""
-    assert match.choice is not None
-    candidates = match.choice.candidates
-    errors = [a.error for a in alternatives if candidates[a.place].rank == ONE_FEATURE and a.error]
-    return label_equivalent(source, match, metric, max(errors)) if errors else float("inf")

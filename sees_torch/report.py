@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from sees_torch.alternatives import Alternative
 from sees_torch.data import Source, Target
 from sees_torch.data.tables import Name
 from sees_torch.efficient import RowValues, cells_of, has_cells, variance
@@ -17,7 +18,7 @@ from sees_torch.errors import SeesError
 from sees_torch.explanation import JointLaw, cell_frame, free_name
 from sees_torch.few_labels import suggest
 from sees_torch.gap import Gap, Metric, row_values, target_posterior
-from sees_torch.identifiability import Alternative, Status
+from sees_torch.identifiability import Status
 from sees_torch.matching import Match
 from sees_torch.matching.match import whole_number
 from sees_torch.weights import WeightFunction

@@ -1,0 +1,105 @@
+"""Hypotheses beside the chosen one, and what an estimate is worth in labelled rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sees_torch.data import Source, Target
+from sees_torch.efficient import mean_variance
+from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
+from sees_torch.matching import Match
+from sees_torch.matching.auto import ONE_FEATURE, is_dense
+from sees_torch.matching.match import Choice, quietly
+from sees_torch.matching.selection import STANDARD_ERRORS, TIE
+from sees_torch.uncertainty import analytic_error
+
+FEW_NATS = 2.0
+"""Hypotheses whose likelihoods differ by less are rivals, however small the standard error."""
+MOST_RIVALS = 5
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A hypothesis beside the chosen one.
+
+    Attributes:
+        place: among the candidates.
+        score: held-out two-sample score, higher is better.
+        behind: how far it is behind the best, in standard errors.
+        gap: its estimate of the headline metric's gap; error: the analytic standard error.
+        rival: it is as simple as the chosen hypothesis and explains the target as well.
+    """
+
+    place: int
+    score: float
+    behind: float
+    gap: float
+    error: float | None
+    rival: bool
+
+
+def compare(source: Source, target: Target, choice: Choice, metric: Metric) -> list[Alternative]:
+    """The best hypothesis of every rank of simplicity, and the rivals of the chosen one."""
+    score, errors = choice.evidence.score(), choice.evidence.standard_errors()
+    best, chosen = int(score.argmax()), choice.chosen
+    rank = choice.candidate.rank
+    order = score.argsort(descending=True, stable=True).tolist()
+    leaders: dict[int, int] = {rank: chosen}
+    for place in order:
+        leaders.setdefault(choice.candidates[place].rank, place)
+    behind = score[chosen] - score
+    close = behind <= STANDARD_ERRORS * errors[chosen] + TIE
+    if not choice.evidence.population:
+        close |= behind * target.total < FEW_NATS
+    rivals = [
+        place
+        for place in order
+        if choice.candidates[place].rank == rank
+        and bool(close[place])
+        and place != chosen
+        and not is_dense(choice.candidate)
+    ][:MOST_RIVALS]
+    found = []
+    for place in sorted({*leaders.values(), *rivals}, key=order.index):
+        match = quietly(choice.candidates[place].quick(), source, target)
+        gap = estimate_gap(source, target, match.weight_function, metric, own_estimator(match))
+        values = row_values(source, target, metric)
+        found.append(
+            Alternative(
+                place,
+                float(score[place]),
+                _in_errors(float(score[best] - score[place]), float(errors[best, place])),
+                float(gap.gap.detach()),
+                None if values is None else analytic_error(source, target, match, gap, values),
+                place in rivals,
+            )
+        )
+    return found
+
+
+def _in_errors(behind: float, error: float) -> float:
+    """A difference of scores in standard errors; without noise it is nothing or infinite."""
+    if behind <= TIE:
+        return 0.0
+    return behind / error if error > 0 else float("inf")
+
+
+def label_equivalent(source: Source, match: Match, metric: Metric, error: float) -> float:
+    """How many labelled target rows would give the metric on the target with the same error."""
+    values = row_values(source, source, metric)  # type: ignore[arg-type]
+    if values is None or error <= 0:
+        return float("inf")
+    weight = match.weight_function.of_rows(source.rows, source.labels) * source.count
+    spread = float(mean_variance(values.own, weight) * weight.sum())
+    return spread / error**2
+
+
+def power(
+    source: Source, match: Match, metric: Metric, alternatives: Sequence[Alternative]
+) -> float:
+    """Labelled rows that the best hypothesis of one feature with the label would be worth."""
+    assert match.choice is not None
+    candidates = match.choice.candidates
+    errors = [a.error for a in alternatives if candidates[a.place].rank == ONE_FEATURE and a.error]
+    return label_equivalent(source, match, metric, max(errors)) if errors else float("inf")

@@ -5,6 +5,7 @@ and the shifted features out, when features and labels may both have shifted (sp
 """
 
 from sees_torch.data import Schema, Source, Target
+from sees_torch.data.files import TableFile
 from sees_torch.data.pairs import ShiftedPair
 from sees_torch.data.resampling import resample_shift
 from sees_torch.data.simulation import make_sparse_joint_shift
@@ -33,6 +34,7 @@ from sees_torch.matching import (
     SEESd,
     SEESem,
 )
+from sees_torch.monitor import ShiftMonitor, estimate_many
 from sees_torch.report import ShiftReport
 from sees_torch.statistics.basis import Basis, FeatureBasis
 from sees_torch.version import __version__
@@ -72,11 +74,13 @@ __all__ = [
     "SeesError",
     "SeesWarning",
     "ShapeError",
+    "ShiftMonitor",
     "ShiftReport",
     "ShiftedPair",
     "Source",
     "SupportError",
     "SupportWarning",
+    "TableFile",
     "TableWeights",
     "Target",
     "WeightFunction",
@@ -85,6 +89,7 @@ __all__ = [
     "average_precision",
     "balanced_accuracy",
     "cost",
+    "estimate_many",
     "estimate_shift",
     "expected_calibration_error",
     "f1",

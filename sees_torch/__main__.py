@@ -1,7 +1,6 @@
-"""`python -m sees_torch` is the `sees` command."""
-
-import sys
+"""`python -m sees_torch` is the `sees` command, for torchrun."""
 
 from sees_torch.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    raise SystemExit(main())

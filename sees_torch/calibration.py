@@ -7,6 +7,7 @@ data means little change.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,26 +24,39 @@ FLOOR = 1e-6
 """Probabilities are floored here before their logarithm is taken."""
 
 
-def calibrate(source: Source, target: Target, form: Form | None = None) -> tuple[Source, Target]:
-    """Both samples with a calibrated posterior; predictions and metrics keep the model's own.
+@dataclass(frozen=True)
+class Calibration:
+    """Calibration models, one per fold, each fitted without its fold.
 
-    Source rows are calibrated by models that were fitted without them, target rows by the mean of
-    those models.
-
-    Args:
-        source, target: the samples.
-        form: "vector" or "temperature"; by default the first for up to MANY classes.
+    Attributes:
+        models: (K, L, I) parameters.
+        share: (n, K) share of the source rows in each fold.
     """
-    share = fold_shares(source)
-    tied = form == "temperature" or (form is None and len(source.classes) > MANY)
-    with torch.no_grad():
-        models = _fit(source, share, tied)
-    per_fold = _apply(models, source.proba)
-    own = torch.einsum("nk,knl->nl", share, per_fold)
-    return (
-        source.with_posterior(own),
-        target.with_posterior(_apply(models, target.proba).mean(dim=0)),
-    )
+
+    models: Tensor
+    share: Tensor
+
+    @classmethod
+    def fit(cls, source: Source, form: Form | None = None) -> Calibration:
+        """Fit to a labelled sample.
+
+        Args:
+            source: the sample.
+            form: "vector" or "temperature"; by default the first for up to MANY classes.
+        """
+        share = fold_shares(source)
+        tied = form == "temperature" or (form is None and len(source.classes) > MANY)
+        with torch.no_grad():
+            return cls(_fit(source, share, tied), share)
+
+    def source(self, source: Source) -> Source:
+        """The same rows with a posterior from models that were fitted without them."""
+        per_fold = _apply(self.models, source.proba)
+        return source.with_posterior(torch.einsum("nk,knl->nl", self.share, per_fold))
+
+    def target(self, target: Target) -> Target:
+        """Other rows with the mean posterior of all models."""
+        return target.with_posterior(_apply(self.models, target.proba).mean(dim=0))
 
 
 def fold_shares(source: Source) -> Tensor:

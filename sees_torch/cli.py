@@ -7,19 +7,19 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sees_torch.data import Source, Target
+from sees_torch.data.files import TableFile
+from sees_torch.data.streams import MAX_ROWS
 from sees_torch.errors import SchemaError, SeesError, SeesWarning
 from sees_torch.estimate import estimate_shift
 from sees_torch.matching import Method, SEESc, SEESd, SEESem
 from sees_torch.matching.names import METHODS
 from sees_torch.report import ShiftReport
 from sees_torch.version import __version__
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PICTURES = (".png", ".pdf", ".svg", ".jpg")
 EXIT_CODES = {"identified": 0, "weak": 3, "not_identified": 4}
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: 0 identified, 3 weak, 4 not identified, 2 input refused",
     )
     estimate.add_argument(
-        "--source", required=True, type=Path, help="labelled rows, CSV or Parquet"
+        "--source", required=True, type=Path, help="labelled rows, CSV, Parquet or JSON lines"
     )
     estimate.add_argument("--target", required=True, type=Path, help="unlabelled rows")
     estimate.add_argument("--label", required=True, help="label column of the source")
@@ -99,6 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     estimate.add_argument(
         "--replicates", type=int, default=200, help="resamples; 0 for the analytic interval (200)"
     )
+    estimate.add_argument(
+        "--max-rows",
+        type=int,
+        default=MAX_ROWS,
+        help=f"distinct rows of a file to keep in memory ({MAX_ROWS})",
+    )
+    estimate.add_argument("--quiet", action="store_true", help="show no progress")
     estimate.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     estimate.set_defaults(run=_estimate)
 
@@ -139,45 +146,82 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _estimate(options: argparse.Namespace) -> int:
     outputs = [path for path in (options.plot, options.json) if path is not None]
-    _check_outputs(outputs, options.plot, options.force)
+    _check_outputs(outputs, options.plot, options.force, (options.source, options.target))
     report = _estimate_files(options)
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if several and int(os.environ["RANK"]):
+        return 0  # The first process reports.
     print(report)
     if options.json is not None:
         options.json.write_text(json.dumps(report.to_dict(), indent=2, default=str) + "\n")
     if options.plot is not None:
         report.plot().savefig(options.plot, dpi=150)
-    return EXIT_CODES[report.status]
+    # torchrun would take any other exit code for a crash.
+    return 0 if several else EXIT_CODES[report.status]
 
 
 def _estimate_files(options: argparse.Namespace) -> ShiftReport:
-    source, target = _read(options.source), _read(options.target)
-    label, proba = options.label, list(options.proba)
-    _require_columns(source, [label, *proba], options.source)
-    _require_columns(target, proba, options.target)
-    for name in options.drop:
-        if name not in source.columns and name not in target.columns:
+    label, proba, drop = options.label, options.proba, options.drop
+    distributed, shard = _join_processes()
+    source_file = TableFile(options.source, proba, label, drop=drop, shard=shard)
+    target_file = TableFile(options.target, proba, drop=[label, *drop], shard=shard)
+    for name in drop:
+        if name not in source_file.columns and name not in target_file.columns:
             raise SchemaError(f"--drop: neither file has a column {name!r}.")
-    if label in target.columns:
+    if label in target_file.columns:
         print(f"sees: ignoring the label column {label!r} of {options.target}", file=sys.stderr)
-    labels = source[label]
     classes = None
     if options.classes is not None:
-        classes = _typed_classes(options.classes, labels)
-    aside = [label, *proba, *options.drop]
-    single = len(proba) == 1
+        classes = _typed_classes(options.classes, TableFile(options.source, proba, label))
+    more: Any = {"max_rows": options.max_rows, "distributed": distributed}
+    with _Progress(options.quiet) as progress:
+        source = Source.from_batches(
+            source_file, classes=classes, progress=progress.of("source"), **more
+        )
+        target = Target.from_batches(target_file, source, progress=progress.of("target"), **more)
     return estimate_shift(
-        source.drop(columns=aside, errors="ignore"),
-        labels,
-        target.drop(columns=aside, errors="ignore"),
-        source_proba=source[proba[0]] if single else source[proba].to_numpy(),
-        target_proba=target[proba[0]] if single else target[proba].to_numpy(),
+        source,
+        target=target,
         method=_configured(options),
         metric=options.metric,
         estimator=options.estimator,
         confidence=options.confidence,
         replicates=options.replicates,
-        classes=classes,
     )
+
+
+def _join_processes() -> tuple[bool, tuple[int, int]]:
+    """Whether torchrun started several processes, and which of how many this one is."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return False, (0, 1)
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    return True, (distributed.get_rank(), distributed.get_world_size())
+
+
+class _Progress:
+    """Rows read so far, on a terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.shown = sys.stderr.isatty() and not quiet
+        self.width = 0
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.width:
+            print("\r" + " " * self.width, end="\r", file=sys.stderr, flush=True)
+
+    def of(self, what: str) -> Callable[[int], None]:
+        def show(rows: int) -> None:
+            if self.shown:
+                line = f"\r{what}: {rows:,} rows read"
+                self.width = max(self.width, len(line))
+                print(line, end="", file=sys.stderr, flush=True)
+
+        return show
 
 
 def _configured(options: argparse.Namespace) -> str | Method:
@@ -213,30 +257,11 @@ def _auto_or(kind: type[Any]) -> Any:
     return number
 
 
-def _read(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    if not path.exists():
-        raise SeesError(f"there is no file {path}.")
-    try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            return pd.read_parquet(path)
-        return pd.read_csv(path)
-    except ImportError:
-        raise SeesError("Parquet needs pyarrow: install sees-torch[cli].") from None
-    except (ValueError, OSError) as error:  # pandas and pyarrow raise kinds of ValueError.
-        raise SeesError(f"{path} cannot be read as a table: {error}") from None
-
-
-def _require_columns(frame: pd.DataFrame, columns: list[str], path: Path) -> None:
-    absent = [column for column in columns if column not in frame.columns]
-    if absent:
-        raise SchemaError(f"{path} has no column {absent[0]!r}; it has {list(frame.columns)}.")
-
-
-def _typed_classes(given: list[str], labels: pd.Series) -> list[Any]:
+def _typed_classes(given: list[str], source: TableFile) -> list[Any]:
     """Classes from the command line in the type that the label column has."""
-    by_text = {str(value): value for value in labels.unique().tolist()}
+    by_text: dict[str, Any] = {}
+    for _, labels, _ in source:
+        by_text.update({str(value): value for value in labels.unique().tolist()})
 
     def typed(text: str) -> Any:
         if text in by_text:
@@ -256,11 +281,15 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _check_outputs(paths: list[Path], picture: Path | None, force: bool) -> None:
+def _check_outputs(
+    paths: list[Path], picture: Path | None, force: bool, inputs: Sequence[Path] = ()
+) -> None:
     """Refuse files that cannot or should not be written, before any work is done."""
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise SeesError(f"{picture} is no picture name: end it with one of {', '.join(PICTURES)}.")
     for path in paths:
+        if path.exists() and any(path.samefile(read) for read in inputs if read.exists()):
+            raise SeesError(f"{path} is an input: choose another name for the output.")
         if path.is_dir():
             raise SeesError(f"{path} is a folder: give the name of a file.")
         if path.exists() and not force:

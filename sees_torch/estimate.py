@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
-from sees_torch.assessment import report_match
-from sees_torch.calibration import calibrate as calibrate_samples
 from sees_torch.data import Source, Target
 from sees_torch.data.columns import Kind
 from sees_torch.data.probabilities import model_classes, predict
 from sees_torch.data.samples import learn_schema
 from sees_torch.data.tables import Name
 from sees_torch.errors import SeesError
-from sees_torch.gap import ESTIMATORS, Metric
-from sees_torch.matching import Auto, Method, SEESd, SEESem
-from sees_torch.matching.match import whole_number
-from sees_torch.matching.names import resolve_method
+from sees_torch.estimation import Estimation
+from sees_torch.gap import Metric
+from sees_torch.matching import Auto, Method, SEESem
 from sees_torch.report import ShiftReport
 
 
 def estimate_shift(
     source: Any,
-    labels: Any,
-    target: Any,
+    labels: Any = None,
+    target: Any = None,
     model: Any = None,
     source_proba: Any = None,
     target_proba: Any = None,
@@ -50,9 +46,11 @@ def estimate_shift(
 
     Args:
         source: (n, d) DataFrame, ndarray or Tensor: labelled rows, **held out from the model's
-            training**. Rows that the model was trained on make it look better than it is.
+            training**. Rows that the model was trained on make it look better than it is. Or a
+            `Source`, which brings labels, probabilities and weights along.
         labels: (n,) source labels: ints, strings, bools or a categorical column.
-        target: (m, d) features of the unlabelled target rows, same columns.
+        target: (m, d) features of the unlabelled target rows, same columns; a `Target` with a
+            `Source`.
         model: nn.Module, classifier with predict_proba, or callable on the table; or
         source_proba, target_proba: its probabilities, (n, L) and (m, L), (n,) for binary, or a
             DataFrame with a column a class.
@@ -86,27 +84,64 @@ def estimate_shift(
     >>> report.shifted_features
     ('x0',)
     """
-    chosen = resolve_method(method)
-    if memory_budget is not None and isinstance(chosen, (SEESd, SEESem, Auto)):
-        chosen = replace(chosen, memory_budget=chosen.memory_budget or memory_budget)
-    if target_labels is not None and not isinstance(chosen, (SEESem, Auto)):
-        raise SeesError(f"{chosen.name} cannot use target_labels: take method 'auto' or 'sees-em'.")
-    if whole_number(replicates, "replicates") == 1:
-        raise SeesError("replicates must be 0 (analytic interval) or at least 2; 200 are usual.")
-    if confidence is not None and not 0 < confidence < 1:
-        raise SeesError(f"confidence must lie between 0 and 1, or be None; got {confidence!r}.")
-    if calibrate not in (True, False, "vector", "temperature"):
+    estimation = Estimation.checked(
+        method, metric, estimator, confidence, calibrate, replicates, memory_budget
+    )
+    if target_labels is not None and not isinstance(estimation.method, (SEESem, Auto)):
         raise SeesError(
-            f"calibrate takes True, False, 'vector' or 'temperature', got {calibrate!r}."
+            f"{estimation.method.name} cannot use target_labels: take method 'auto' or 'sees-em'."
         )
-    metrics = [metric] if isinstance(metric, str) or callable(metric) else metric
-    if not isinstance(metrics, (list, tuple)) or not metrics:
-        raise SeesError(f"metric must be a name, a function or a list of them, got {metric!r}.")
-    if estimator not in ("auto", *ESTIMATORS):
+    if isinstance(source, (Source, Target)) or isinstance(target, (Source, Target)):
+        extra = (labels, model, source_proba, target_proba, classes, kinds, source_weight)
+        given = any(part is not None for part in (*extra, target_weight, target_labels))
+        labelled, unlabelled = _ready_samples(source, target, given)
+    else:
+        labelled, unlabelled = _read_samples(
+            source,
+            labels,
+            target,
+            model,
+            (source_proba, target_proba),
+            classes=classes,
+            kinds=kinds,
+            weights=(source_weight, target_weight),
+            target_labels=target_labels,
+            logits=logits,
+        )
+    return estimation.report(estimation.prepare(labelled), unlabelled, generator)
+
+
+def _ready_samples(source: Any, target: Any, more: bool) -> tuple[Source, Target]:
+    if not (isinstance(source, Source) and isinstance(target, Target)):
+        raise SeesError("give a Source together with a Target, or two tables.")
+    if more:
         raise SeesError(
-            f"unknown estimator {estimator!r}: take 'auto' or one of {', '.join(ESTIMATORS)}."
+            "a Source and a Target bring labels, probabilities, classes and weights along: give "
+            "them there, not to estimate_shift."
         )
-    schema = learn_schema(source, kinds, source_weight)
+    if target.schema != source.schema or target.classes != source.classes:
+        raise SeesError("the Target was coded for another Source: make it with this one.")
+    return source, target
+
+
+def _read_samples(
+    source: Any,
+    labels: Any,
+    target: Any,
+    model: Any,
+    proba: tuple[Any, Any],
+    *,
+    classes: Any,
+    kinds: Mapping[Name, Kind] | None,
+    weights: tuple[Any, Any],
+    target_labels: Any,
+    logits: bool,
+) -> tuple[Source, Target]:
+    """Tables, labels and probabilities as the two samples."""
+    if target is None:
+        raise SeesError("target is missing: give the features of the unlabelled rows.")
+    schema = learn_schema(source, kinds, weights[0])
+    source_proba, target_proba = proba
     if model is not None:
         if source_proba is not None or target_proba is not None:
             raise SeesError("give either model, or source_proba and target_proba.")
@@ -120,23 +155,6 @@ def estimate_shift(
     elif logits:
         raise SeesError("logits=True belongs to model; turn given logits into probabilities.")
     labelled = Source(
-        source, labels, source_proba, classes=classes, weight=source_weight, schema=schema
+        source, labels, source_proba, classes=classes, weight=weights[0], schema=schema
     )
-    unlabelled = Target(target, target_proba, labelled, weight=target_weight, labels=target_labels)
-    if calibrate:
-        form = None if calibrate is True else calibrate
-        labelled, unlabelled = calibrate_samples(labelled, unlabelled, form)
-    with torch.no_grad():
-        match = chosen.match(labelled, unlabelled)
-    return report_match(
-        labelled,
-        unlabelled,
-        match,
-        chosen,
-        metrics,
-        estimator,
-        confidence=confidence,
-        replicates=replicates,
-        memory=memory_budget,
-        generator=generator,
-    )
+    return labelled, Target(target, target_proba, labelled, weight=weights[1], labels=target_labels)

@@ -61,9 +61,9 @@ class JointLaw:
         share = cell_sums(source.mass, place, cells)
         weight = function.of_rows(source.rows, source.labels).detach()
         moved = cell_sums(source.mass * weight, place, cells)
-        moved = moved / moved.sum().clamp_min(1e-300)
-        value = cell_sums(source.mass * values.own.detach(), place, cells) / share.clamp_min(1e-300)
-        ratio = torch.where(share > 0, moved / share.clamp_min(1e-300), 0.0)
+        moved = moved / moved.sum().clamp_min(1e-37)
+        value = cell_sums(source.mass * values.own.detach(), place, cells) / share.clamp_min(1e-37)
+        ratio = torch.where(share > 0, moved / share.clamp_min(1e-37), 0.0)
         names = tuple(source.schema.names[j] for j in members)
         names = (*names, free_name("label", names))
         return cls(
@@ -83,7 +83,7 @@ class JointLaw:
         if others:  # An empty tuple would mean all dimensions.
             target = target.sum(dim=others, keepdim=True)
             before = before.sum(dim=others, keepdim=True)
-        ratio = torch.where(before > 0, target / before.clamp_min(1e-300), 0.0)
+        ratio = torch.where(before > 0, target / before.clamp_min(1e-37), 0.0)
         return float((self.source * ratio * self.value).sum())
 
     def shapley(self) -> dict[Name, float]:

@@ -72,9 +72,9 @@ class LabelledError:
         share = cell_sums(count, self.stratum, STRATA) / count.sum(dim=-1, keepdim=True)
         labelled = torch.where(self.known, count, 0.0)
         rows = cell_sums(labelled, self.stratum, STRATA)
-        pooled = weighted_mean(self.residual.expand_as(count), labelled.clamp_min(1e-300))
+        pooled = weighted_mean(self.residual.expand_as(count), labelled.clamp_min(1e-37))
         sums = cell_sums(labelled * self.residual, self.stratum, STRATA)
-        error = torch.where(rows > 0, sums / rows.clamp_min(1e-300), pooled[:, None])
+        error = torch.where(rows > 0, sums / rows.clamp_min(1e-37), pooled[:, None])
         return share, error, rows
 
     def variance(self, count: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ class LabelledError:
         total = labelled.sum()
         about_all = self.residual - weighted_mean(self.residual, labelled)
         pooled = weighted_mean(about_all.square(), labelled) * total / (total - 1).clamp_min(1.0)
-        off = pooled / weighted_mean(self.doubt, labelled).clamp_min(1e-300)
-        mass = cell_sums(count, self.stratum, STRATA).clamp_min(1e-300)
+        off = pooled / weighted_mean(self.doubt, labelled).clamp_min(1e-37)
+        mass = cell_sums(count, self.stratum, STRATA).clamp_min(1e-37)
         borrowed = off * cell_sums(count * self.doubt, self.stratum, STRATA) / mass
         centred = self.residual - error[self.stratum]
         sums = cell_sums(labelled * centred.square(), self.stratum, STRATA)
@@ -159,7 +159,7 @@ def suggest(target: Target, values: RowValues, posterior: Tensor, k: int) -> Ten
     error = LabelledError.of(target, posterior, values)
     stratum = error.stratum
     mass = cell_sums(target.mass, stratum, STRATA)
-    doubt = cell_sums(target.mass * error.doubt, stratum, STRATA) / mass.clamp_min(1e-300)
+    doubt = cell_sums(target.mass * error.doubt, stratum, STRATA) / mass.clamp_min(1e-37)
     wish = mass * doubt.clamp_min(1e-4).sqrt()
     held = cell_sums((target.labels >= 0).to(wish.dtype), stratum, STRATA)
     free = (target.labels < 0) & (target.count > 0)

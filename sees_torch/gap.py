@@ -111,7 +111,7 @@ def target_posterior(weight_table: Tensor, posterior: Tensor) -> Tensor:
     """
     joint = posterior * weight_table
     total = joint.sum(dim=-1, keepdim=True)
-    return torch.where(total > 0, joint / total.clamp_min(1e-300), posterior)
+    return torch.where(total > 0, joint / total.clamp_min(1e-37), posterior)
 
 
 def estimate_gap(

@@ -57,7 +57,7 @@ def held_back(source: Source, target: Target, match: Match, gap: Gap, values: Ro
     cells = cells_of(match.weight_function, source, target)
     free = variance(source, target, cells, values)
     return max(
-        1.0, (free / max(variance(source, target, cells, values, None, FEW_ROWS), 1e-300)) ** 0.5
+        1.0, (free / max(variance(source, target, cells, values, None, FEW_ROWS), 1e-37)) ** 0.5
     )
 
 
@@ -137,7 +137,7 @@ def bootstrap(
             resample = _Resample(source, target, method, fitted, here[rows], there[rows])
             for column, (gap, value, mix) in enumerate(zip(gaps, values, mixes, strict=True)):
                 used = own_estimator(fitted) if gap.estimator == usual else gap.estimator
-                part[rows, column] = resample.gap(gap.metric, used, value, mix)
+                part[rows, column] = resample.gap(gap.metric, used, value, mix).to(part.dtype)
         results.append(part)
         choices.append(chosen)
     return Replicates(torch.cat(results), torch.cat(choices))

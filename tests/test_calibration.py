@@ -5,7 +5,12 @@ import pytest
 import torch
 
 from sees_torch import Source, Target
-from sees_torch.calibration import MANY, calibrate, fold_shares
+from sees_torch.calibration import MANY, Calibration, fold_shares
+
+
+def calibrate(source, target):
+    found = Calibration.fit(source)
+    return found.source(source), found.target(target)
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

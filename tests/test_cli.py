@@ -288,7 +288,7 @@ def test_a_file_compared_with_itself(files):
         (("--classes", "0", "1", "2"), ["2 probability columns but 3 classes"]),
         (("--json", "no/such/r.json"), ["no folder no/such to write r.json into"]),
         (("--plot", "no/r.png"), ["no folder no to write r.png into"]),
-        (("--json", "s.csv"), ["s.csv exists", "--force"]),
+        (("--json", "s.csv", "--force"), ["s.csv is an input", "another name"]),
         (("--plot", "t.csv"), ["t.csv is no picture name", ".png, .pdf"]),
         (("--plot", "shift"), ["shift is no picture name"]),
         (("--plot", "shift.xyz"), ["shift.xyz is no picture name"]),
@@ -328,8 +328,8 @@ def test_files_and_columns_that_are_not_there(files, capsys, changes, parts):
     [
         ("empty.csv", b"", "empty.csv cannot be read as a table"),
         ("header.csv", b"x0,x1,x2,y,p\n", "source is empty"),
-        ("ragged.csv", b"a,b\n1,2\n1,2,3,4\n", "ragged.csv cannot be read as a table"),
-        ("quote.csv", b'a,b\n"1,2\n', "cannot be read as a table"),
+        ("ragged.csv", b"x0,y,p\n1,0,.5\n1,2,3,4,5\n", "ragged.csv cannot be read as a table"),
+        ("quote.csv", b'x0,y,p\n"1,2\n', "cannot be read as a table"),
         ("binary.csv", bytes(range(128, 256)) * 9, "cannot be read as a table"),
         ("tabs.csv", b"x0\ty\tp\n1\t0\t0.5\n", "has no column 'y'; it has ['x0\\ty\\tp']"),
         pytest.param(

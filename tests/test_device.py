@@ -10,6 +10,7 @@ loops stop at their first check), `bool()` by no, `float()` and `int()` by one, 
 import copy
 from dataclasses import fields, is_dataclass, replace
 from itertools import chain, product, repeat
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -39,15 +40,17 @@ from sees_torch.data import Schema
 from sees_torch.few_labels import LabelledError, strata
 from sees_torch.gap import ESTIMATORS, ROW_METRICS, estimate_gap, row_values
 from sees_torch.matching.cells import Batch, fit_cells, fit_shares
-from sees_torch.matching.sees_c import _Problem
+from sees_torch.matching.penalised import BasisProblem
 from sees_torch.matching.sees_d import _fit
 from sees_torch.matching.selection import Evidence, Folds, simplest
+from sees_torch.solvers.group_simplex import GroupSimplex, certificate
+from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.solvers.logistic import ridge_logistic
-from sees_torch.solvers.proximal import GroupSimplex, certificate, prox
-from sees_torch.solvers.proximal_gradient import _Descent, group_likelihood
+from sees_torch.solvers.proximal_gradient import descend
 from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
 from sees_torch.statistics.counted import count_samples
-from sees_torch.statistics.products import subset_products
+from sees_torch.statistics.noise import sampling_noise
+from sees_torch.statistics.products import Route, plan_products, subset_products
 from sees_torch.statistics.subsets import subsets_of
 from sees_torch.uncertainty import _Resample
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
@@ -192,8 +195,12 @@ def mixed_samples():
 
 MIXED = mixed_samples()
 BASES = {form: FeatureBasis(MIXED[0], form) for form in ("linear", "paired", "quadratic")}
-COUNTED = count_samples(*SAMPLES, soft=True)
-PROBLEM = _Problem.build(*SAMPLES, FeatureBasis(SAMPLES[0]))
+COUNTED = {soft: count_samples(*SAMPLES, soft=soft) for soft in (False, True)}
+PLANS = {
+    (soft, route, s): plan_products(COUNTED[soft], s, route)
+    for soft, route, s in product((False, True), get_args(Route), range(4))
+}
+PROBLEM = BasisProblem.build(*SAMPLES, FeatureBasis(SAMPLES[0]))
 BATCH = Batch.of(*SAMPLES)
 FOLDS = Folds.deal(*SAMPLES)
 FUNCTIONS = {
@@ -217,20 +224,19 @@ def test_the_harness_notices_a_tensor_left_on_the_cpu(cuda):
     assert not on_cuda(rows, torch.ones(3))
 
 
-@pytest.mark.parametrize(
-    ("route", "sorting"), [("tables", 1e18), ("tables", -1e18), ("matches", 0.0)]
-)
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+@pytest.mark.parametrize("route", get_args(Route))
 @pytest.mark.parametrize("sparsity", [0, 1, 2, 3])
-def test_products(cuda, route, sorting, sparsity, monkeypatch):
-    monkeypatch.setattr("sees_torch.statistics.products.SORTING", sorting)
-    rows = cuda(COUNTED)
-    found = subset_products(rows, sparsity, route)
-    assert on_cuda(found.product, found.mass, found.subsets.of_cell(), found.subsets.starts())
+def test_products_and_noise(cuda, route, sparsity, soft):
+    found = subset_products(cuda(COUNTED[soft]), PLANS[soft, route, sparsity])
+    assert on_cuda(found.product, found.mass, found.push, found.subsets.of_cell())
+    weight = found.product.new_ones(found.subsets.total_cells, 3)
+    assert on_cuda(sampling_noise(cuda(COUNTED[soft]), found, weight, 60.0, 50.0))
 
 
 def test_the_fit_of_sees_d(cuda):
     """Without constraints; the constrained solver follows."""
-    products = subset_products(cuda(COUNTED), 1, "matches")
+    products = subset_products(cuda(COUNTED[True]), PLANS[True, "matches", 1])
     fit = _fit(products, constrained=False)
     assert on_cuda(fit.weight, fit.objective, fit.unseen, fit.solution)
 
@@ -242,29 +248,22 @@ def test_quadratic_solvers(cuda, nothing_wrong):
     assert on_cuda(nonnegative_quadratic(gram, right, right, total, problem, right))
 
 
-def test_proximal_steps(cuda):
-    z, mass, eta, start = cuda(
-        (torch.ones(9, 5), torch.ones(1, 9), torch.ones(3, 1), torch.ones(3, 5))
-    )
+def test_the_certificate(cuda):
+    eta, start = cuda((torch.ones(3, 1), torch.ones(3, 5)))
     simplex = cuda(GroupSimplex(torch.ones(1, 5), torch.tensor([0, 0, 1, 1, -1]), 2))
-    assert on_cuda(prox(simplex, start, eta, eta))
     assert on_cuda(certificate(simplex, start, start, eta))
-    solve = _Descent(z, mass, simplex, eta)
-    assert on_cuda(solve.start(None), solve.objective(start), solve.certificate(start))
-    assert on_cuda(solve.step(start, start, eta, eta, eta))
-    assert on_cuda(solve.newton(start))
 
 
 def test_logistic(cuda, one_pass):
-    x, outcome, mass = cuda((torch.ones(9, 2), torch.ones(9), torch.ones(3, 9)))
+    x, outcome, mass = cuda((torch.ones(2, 9), torch.ones(9), torch.ones(3, 9)))
     assert on_cuda(ridge_logistic(x, outcome, mass, 1.0))
 
 
-def test_the_whole_likelihood_solver(cuda, one_pass, monkeypatch):
-    monkeypatch.setattr("sees_torch.solvers.proximal_gradient.CHECK_EVERY", 2)
+@pytest.mark.parametrize("solve", [group_likelihood, descend])
+def test_the_whole_likelihood_solver(cuda, one_pass, solve):
     z, mass, eta = cuda((torch.ones(9, 5), torch.ones(1, 9), torch.ones(3, 1)))
     simplex = cuda(GroupSimplex(torch.ones(1, 5), torch.tensor([0, 0, 1, 1, -1]), 2))
-    found = group_likelihood(z, mass, simplex, eta)
+    found = solve(z, mass, simplex, eta)
     assert found.steps > 0
     assert on_cuda(found)
 
@@ -342,7 +341,7 @@ def test_labelled_target_rows(cuda):
 
 
 def test_the_design_of_sees_c(cuda):
-    """Not `stack` and `solve`: they pick columns by a mask, a shape that depends on data."""
+    """Not `solve`: it picks columns by a mask, a shape that depends on data."""
     coefficient = torch.zeros(2, len(PROBLEM.owner), 3, dtype=torch.float64, device="cuda")
     assert on_cuda(cuda(PROBLEM).importance(coefficient))
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sees_torch.errors import SchemaError, ShapeError
+from sees_torch.errors import SchemaError, SeesError, ShapeError
 
 
 def as_array(data: Any, what: str) -> np.ndarray:
@@ -56,3 +56,25 @@ def as_numbers(data: Any, what: str, device: torch.device | None = None) -> Tens
             ) from None
     # A copy: the user's memory may be read-only or strided backwards, which torch refuses.
     return torch.from_numpy(np.array(array, dtype=np.float64, order="C")).to(device=device)
+
+
+def read_count(weight: Any, rows: int, what: str, *, empty: bool = False) -> Tensor:
+    """(n,) row multiplicities, checked; ones when none are given. All may be zero if `empty`."""
+    if weight is None:
+        return torch.ones(rows, dtype=torch.float64)
+    count = as_numbers(weight, what)
+    if count.shape != (rows,):
+        raise ShapeError(f"{what} must have shape ({rows},), got {tuple(count.shape)}.")
+    some = empty or float(count.sum()) > 0
+    if not bool((count.isfinite() & (count >= 0)).all()) or not some:
+        raise SeesError(f"{what} must be non-negative, finite and not all zero.")
+    return count
+
+
+def take_rows(table: Any, index: Tensor) -> Any:
+    """Some rows of a table of any kind."""
+    if isinstance(table, Tensor):
+        return table[index.to(table.device)]
+    if hasattr(table, "iloc"):
+        return table.iloc[index.cpu().numpy()]
+    return as_array(table, "table")[index.cpu().numpy()]

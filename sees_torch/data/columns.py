@@ -87,7 +87,7 @@ def learn_column(
     numbers, mass = raw.numbers, weight
     if weight is not None:
         numbers, mass = numbers[weight > 0], weight[weight > 0]
-    distinct = _distinct(numbers)
+    distinct = distinct_numbers(numbers)
     if kind is None:
         fixed = raw.boolean or raw.declared_categorical
         kind = "categorical" if fixed or len(distinct) <= max_levels else "continuous"
@@ -102,7 +102,7 @@ def learn_column(
     return Column(raw.name, "categorical", True, levels, dated=raw.dated)
 
 
-def _distinct(numbers: Tensor) -> Tensor:
+def distinct_numbers(numbers: Tensor) -> Tensor:
     """The different values, ascending, NaN left out."""
     missing = numbers.isnan()
     known = numbers[~missing] if bool(missing.any()) else numbers
@@ -181,8 +181,8 @@ def _level_codes(column: Column, raw: RawColumn) -> Tensor:
     if raw.numbers is None:
         assert raw.places is not None
         place_of = {level: code for code, level in enumerate(column.levels)}
-        found = [place_of.get(value, column.unseen) for value in raw.symbols]
-        return torch.tensor([*found, column.missing])[raw.places]
+        known = [place_of.get(value, column.unseen) for value in raw.symbols]
+        return torch.tensor([*known, column.missing])[raw.places]
     numbers = raw.numbers
     if not column.levels or not column.numeric:
         # No level to compare numbers with: whatever is present is unseen.

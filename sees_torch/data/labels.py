@@ -142,11 +142,13 @@ def resolve_classes(
     columns: int,
     classes: tuple[Any, ...] | None,
     column_names: Sequence[Any] | None,
+    part: bool = False,
 ) -> tuple[Any, ...]:
     """The order of the probability columns.
 
     Given by `classes`, else by the names of the probability columns, else by the sorted labels
     when there are exactly as many of them as columns. Anything else is ambiguous and refused.
+    `part` of a sample may show a single class.
     """
     if classes is not None:
         order = classes
@@ -159,7 +161,7 @@ def resolve_classes(
         )
     else:
         order = _sorted(labels.values)
-    if len(labels.values) < 2:
+    if len(labels.values) < 2 and not part:
         raise SupportError(
             f"labels holds a single class, {labels.values[0]!r}: the labelled source must show at "
             "least two, or nothing can be said about the others."

@@ -77,6 +77,45 @@ def proba_columns(proba: Any) -> tuple[Any, ...] | None:
     return names
 
 
+def by_class(
+    proba: Any, classes: tuple[Any, ...] | None, known: tuple[Any, ...] | None
+) -> tuple[Any, tuple[Any, ...] | None]:
+    """A probability frame with its columns in order, and the names of its columns.
+
+    Columns are put in the order of the classes where they name them, else in that of the names
+    `known` from the source; a frame with other names than the source's is refused.
+    """
+    names = proba_columns(proba)
+    if names is None:
+        return proba, None
+    if classes is not None and set(names) == set(classes):
+        return proba[list(classes)], classes
+    if known is not None and set(known) != set(classes or ()):
+        if set(names) != set(known):
+            raise SchemaError(
+                f"target_proba has the columns {list(names)}, source_proba has {list(known)}: "
+                "name them alike."
+            )
+        return proba[list(known)], known
+    if known is not None:
+        raise SchemaError(
+            f"the columns of target_proba {list(names)} do not name the classes {list(known)}."
+        )
+    return proba, names
+
+
+def of_second_class(proba: Any, matrix: Tensor, classes: tuple[Any, ...]) -> Tensor:
+    """A single column named after the first class is its probability, else the second's.
+
+    Only text is a name: pandas calls a nameless column 0, which may be a class.
+    """
+    if is_frame(proba):
+        name = proba.columns[0] if proba.shape[1] == 1 else None
+    else:
+        name = None if isinstance(proba, Tensor) else getattr(proba, "name", None)
+    return matrix.flip(1) if isinstance(name, str) and name == classes[0] else matrix
+
+
 def model_classes(model: Any) -> tuple[Any, ...] | None:
     """The class order that a fitted classifier declares, if it does."""
     declared = getattr(model, "classes_", None)

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from sees_torch.data.arrays import as_numbers
+from sees_torch.data.arrays import read_count
 from sees_torch.data.columns import Kind
+from sees_torch.data.drafts import SourceDraft
 from sees_torch.data.labels import (
     read_classes,
     read_labels,
     read_some_labels,
     resolve_classes,
 )
-from sees_torch.data.probabilities import proba_columns, read_proba
+from sees_torch.data.merging import equal_rows
+from sees_torch.data.probabilities import (
+    by_class,
+    model_classes,
+    of_second_class,
+    proba_columns,
+    read_proba,
+)
+from sees_torch.data.ranks import exchange
 from sees_torch.data.schema import Rows, Schema
-from sees_torch.data.tables import Name, is_frame
-from sees_torch.errors import SchemaError, SeesError, ShapeError
+from sees_torch.data.streams import (
+    MAX_ROWS,
+    PRECISION,
+    BatchReader,
+    Counted,
+    Progress,
+    Tally,
+)
+from sees_torch.data.tables import Name
+from sees_torch.errors import SeesError, ShapeError, SupportError
 
 Sample = TypeVar("Sample", bound="_Sample")
 
@@ -31,12 +48,16 @@ class _Sample:
     rows: Rows
     schema: Schema
     classes: tuple[Any, ...]
+    labels: Tensor
+    """(n,) position of the label; -1 where a target's label is not known."""
     proba: Tensor
     """(n, L) what the model says: predictions and metrics are read from it."""
     posterior: Tensor
     """(n, L) p(y|x) as the methods use it: `proba`, calibrated if asked."""
     count: Tensor
     """(n,) row multiplicities."""
+    notes: tuple[str, ...] = ()
+    """What was done to unusual input, in words."""
 
     @property
     def total(self) -> Tensor:
@@ -65,6 +86,56 @@ class _Sample:
         other.posterior = posterior
         return other
 
+    def merged(self: Sample) -> tuple[Sample, Tensor]:
+        """The distinct rows with their multiplicities, and which of them every row became.
+
+        Rows of multiplicity zero are dropped (they become the one past the last). The order of
+        the distinct rows depends on their content only: neither the order of rows nor batches nor
+        processes change it, so that resamples come out the same.
+        """
+        groups = equal_rows(self.schema, self.rows, self.labels, self.proba.detach())
+        groups = groups.counted(self.count)
+        return self.select(groups.first, groups.sum(self.count)), groups.of_row
+
+    def select(self: Sample, index: Tensor, count: Tensor) -> Sample:
+        """Some of the rows, with other multiplicities."""
+        other = copy.copy(self)
+        other.rows, other.labels, other.count = self.rows[index], self.labels[index], count
+        other.proba, other.posterior = self.proba[index], self.posterior[index]
+        return other
+
+    def _take(
+        self,
+        count: Callable[[], Counted | None],
+        precision: int | None,
+        max_rows: int,
+        distributed: bool,
+        what: str,
+    ) -> None:
+        """Fill the sample with the counted rows of one process, or of all."""
+        tally = Tally(self.schema, precision, max_rows)
+        for counted in exchange(count) if distributed else [count()]:
+            if counted is not None:
+                tally.merge(counted)
+        found = tally.counted()
+        if found is None:
+            raise SupportError(f"{what} is empty: at least one row is needed.")
+        self.rows, self.labels, self.count = found.rows, found.labels, found.count
+        self.proba = self.posterior = found.proba
+        self.notes = found.notes(what)
+
+    def to(self: Sample, *place: Any) -> Sample:
+        """The sample on another device, or in another precision, as `Tensor.to`.
+
+        In float32 solves stop at 1e-4, which is enough for a gap to a hundredth of a point.
+        """
+        other = copy.copy(self)
+        other.proba, other.posterior = self.proba.to(*place), self.posterior.to(*place)
+        other.count = self.count.to(*place)
+        device = other.proba.device
+        other.rows, other.labels = self.rows.to(device), self.labels.to(device)
+        return other
+
     def with_count(self: Sample, count: Tensor) -> Sample:
         """The same rows with other multiplicities."""
         other = copy.copy(self)
@@ -83,6 +154,8 @@ class Source(_Sample):
         kinds: {column: "categorical" | "continuous"} where the rule of `Schema` should not decide.
         weight: (n,) row multiplicities.
         schema: a schema learnt earlier, instead of learning one from `features`.
+        part: these rows are part of a sample and may be of one class, or of no weight; needs
+            `classes`.
     """
 
     def __init__(
@@ -95,24 +168,98 @@ class Source(_Sample):
         kinds: Mapping[Name, Kind] | None = None,
         weight: Any = None,
         schema: Schema | None = None,
+        part: bool = False,
     ) -> None:
         if schema is not None and kinds is not None:
             raise SeesError("give kinds or schema, not both: a schema fixes the kinds.")
         self.schema = schema or learn_schema(features, kinds, weight)
         self.rows = self.schema.encode(features, "source")
         device = self.rows.codes.device
-        self.count = read_count(weight, len(self.rows), "source_weight").to(device)
+        self.count = read_count(weight, len(self.rows), "source_weight", empty=part).to(device)
         column = read_labels(labels)
         if len(column) != len(self.rows):
             raise ShapeError(f"labels has {len(column)} entries, source has {len(self.rows)} rows.")
         order = None if classes is None else read_classes(classes)
-        proba, self.proba_names = _by_class(proba, order, None)
+        proba, self.proba_names = by_class(proba, order, None)
         matrix = read_proba(proba, len(self.rows), "source_proba", device)
         counted = column.where((self.count > 0).to(column.of_row.device))
         names = proba_columns(proba)
-        self.classes = resolve_classes(counted, matrix.shape[1], order, names)
-        self.proba = self.posterior = _of_second_class(proba, matrix, self.classes)
+        self.classes = resolve_classes(counted, matrix.shape[1], order, names, part)
+        self.proba = self.posterior = of_second_class(proba, matrix, self.classes)
         self.labels = column.positions(self.classes).to(device)
+
+    @classmethod
+    def from_batches(
+        cls,
+        batches: Iterable[Any],
+        model: Any = None,
+        *,
+        classes: Any = None,
+        kinds: Mapping[Name, Kind] | None = None,
+        schema: Schema | None = None,
+        weighted: bool = False,
+        logits: bool = False,
+        precision: int | None = PRECISION,
+        max_rows: int = MAX_ROWS,
+        distributed: bool = False,
+        progress: Progress | None = None,
+    ) -> Source:
+        """A source that need not fit into memory: only its distinct rows are kept, with counts.
+
+        Args:
+            batches: tuples (features, labels, proba): a list, a DataLoader, a `TableFile`. They
+                are read twice unless schema and classes are given.
+            model: instead of the third entry of every tuple, as in `estimate_shift`, with `logits`.
+            classes, kinds, schema: as in `Source`.
+            weighted: every tuple has one entry more, the multiplicities of its rows.
+            precision: when there are more than `max_rows` distinct rows, probabilities are rounded
+                to so many significant bits, so that rows that hardly differ count as one; None
+                never rounds. Predictions do not change.
+            max_rows: distinct rows to keep; if rounding is not enough, every second one is
+                dropped. The report says so.
+            distributed: every process of the default group of torch.distributed reads batches of
+                its own, and all get the sample of all rows.
+            progress: called with the number of rows read.
+
+        >>> batches = [([[0], [1]], [0, 1], [0.2, 0.9]), ([[0], [1]], [0, 1], [0.2, 0.9])]
+        >>> Source.from_batches(batches).count.tolist()
+        [2.0, 2.0]
+        """
+        if classes is None and model is not None:
+            classes = model_classes(model)
+        order = None if classes is None else read_classes(classes)
+        read = BatchReader(batches, model, logits, weighted, progress)
+        if schema is None or order is None:
+            read.check_twice()
+
+            def first_pass() -> SourceDraft:
+                draft = SourceDraft(kinds)
+                for features, labels, proba, weight in read.source(None, once=True):
+                    draft.add(features, labels, proba, weight)
+                return draft
+
+            drafts = exchange(first_pass) if distributed else [first_pass()]
+            for other in drafts[1:]:
+                drafts[0].merge(other)
+            schema = schema or drafts[0].features.schema()
+            order = drafts[0].classes(order)
+        source = cls.__new__(cls)
+        source.schema, source.classes, source.proba_names = schema, order, None
+
+        def second_pass() -> Counted | None:
+            tally = Tally(schema, precision, max_rows)
+            for features, labels, proba, weight in read.source(schema):
+                part = cls(
+                    features, labels, proba, classes=order, weight=weight, schema=schema, part=True
+                )
+                source.proba_names = part.proba_names
+                tally.add(part.rows, part.labels, part.proba, part.count)
+            return tally.counted()
+
+        source._take(second_pass, precision, max_rows, distributed, "source")
+        if len(source.labels.unique()) < 2:
+            raise SupportError("the source must show at least two classes.")
+        return source
 
 
 class Target(_Sample):
@@ -124,10 +271,8 @@ class Target(_Sample):
         source: the sample to compare with.
         weight: (m,) row multiplicities.
         labels: (m,) class of the rows whose label is known; None or NaN where it is not.
+        part: these rows are part of a sample and may be of no weight.
     """
-
-    labels: Tensor
-    """(m,) position of the known label, -1 where it is not known."""
 
     def __init__(
         self,
@@ -137,6 +282,7 @@ class Target(_Sample):
         *,
         weight: Any = None,
         labels: Any = None,
+        part: bool = False,
     ) -> None:
         self.schema = source.schema
         self.classes = source.classes
@@ -147,15 +293,15 @@ class Target(_Sample):
                 f"source is on {source.rows.codes.device}, target on {device}: move them to one "
                 "device."
             )
-        self.count = read_count(weight, len(self.rows), "target_weight").to(device)
-        proba, _ = _by_class(proba, self.classes, source.proba_names)
+        self.count = read_count(weight, len(self.rows), "target_weight", empty=part).to(device)
+        proba, _ = by_class(proba, self.classes, source.proba_names)
         matrix = read_proba(proba, len(self.rows), "target_proba", device)
         if matrix.shape[1] != len(self.classes):
             raise ShapeError(
                 f"target_proba has {matrix.shape[1]} columns, source_proba has {len(self.classes)}:"
                 " both need one column per class, in the same order."
             )
-        self.proba = self.posterior = _of_second_class(proba, matrix, self.classes)
+        self.proba = self.posterior = of_second_class(proba, matrix, self.classes)
         self.labels = torch.full((len(self.rows),), -1, dtype=torch.int64, device=device)
         if labels is not None:
             self.labels = read_some_labels(labels, self.classes, "target_labels").to(device)
@@ -164,7 +310,46 @@ class Target(_Sample):
                     f"target_labels has {len(self.labels)} entries, target has {len(self.rows)} "
                     "rows: give one per row, None or NaN where the label is not known."
                 )
-        self._notes = _treatments(self, source)
+        self.notes = () if part else _treatments(self, source)
+
+    @classmethod
+    def from_batches(
+        cls,
+        batches: Iterable[Any],
+        source: Source,
+        model: Any = None,
+        *,
+        weighted: bool = False,
+        logits: bool = False,
+        precision: int | None = PRECISION,
+        max_rows: int = MAX_ROWS,
+        distributed: bool = False,
+        progress: Progress | None = None,
+    ) -> Target:
+        """A target that need not fit into memory: only its distinct rows are kept, with counts.
+
+        Args:
+            batches: tuples (features, proba), read once.
+            source: the sample to compare with.
+            model: instead of the second entry of every tuple.
+            weighted, logits, precision, max_rows, distributed, progress: as in
+                `Source.from_batches`.
+        """
+        target = cls.__new__(cls)
+        target.schema, target.classes = source.schema, source.classes
+
+        read = BatchReader(batches, model, logits, weighted, progress)
+
+        def one_pass() -> Counted | None:
+            tally = Tally(source.schema, precision, max_rows)
+            for features, proba, weight in read.target(source.schema):
+                part = cls(features, proba, source, weight=weight, part=True)
+                tally.add(part.rows, part.labels, part.proba, part.count)
+            return tally.counted()
+
+        target._take(one_pass, precision, max_rows, distributed, "target")
+        target.notes += _treatments(target, source)
+        return target
 
     def unseen_mass(self, source: Source) -> float:
         """Share of the target in rows with a level, in any feature, that the source never shows."""
@@ -175,10 +360,6 @@ class Target(_Sample):
                 self.rows.codes[:, j] < column.seen_codes
             )
         return float(self.mass[~inside].sum())
-
-    def treatments(self) -> tuple[str, ...]:
-        """What was done to values that the source never showed, in words."""
-        return self._notes
 
 
 def is_population(source: Source, target: Target) -> bool:
@@ -198,57 +379,6 @@ def learn_schema(features: Any, kinds: Mapping[Name, Kind] | None, weight: Any) 
     count = read_count(weight, len(features), "source_weight")
     device = features.device if isinstance(features, Tensor) else count.device
     return Schema.learn(features, kinds, weight=count.to(device))
-
-
-def read_count(weight: Any, rows: int, what: str) -> Tensor:
-    """(n,) row multiplicities, checked; ones when none are given."""
-    if weight is None:
-        return torch.ones(rows, dtype=torch.float64)
-    count = as_numbers(weight, what)
-    if count.shape != (rows,):
-        raise ShapeError(f"{what} must have shape ({rows},), got {tuple(count.shape)}.")
-    if not bool((count.isfinite() & (count >= 0)).all()) or not float(count.sum()) > 0:
-        raise SeesError(f"{what} must be non-negative, finite and not all zero.")
-    return count
-
-
-def _by_class(
-    proba: Any, classes: tuple[Any, ...] | None, known: tuple[Any, ...] | None
-) -> tuple[Any, tuple[Any, ...] | None]:
-    """A probability frame with its columns in order, and the names of its columns.
-
-    Columns are put in the order of the classes where they name them, else in that of the names
-    `known` from the source; a frame with other names than the source's is refused.
-    """
-    names = proba_columns(proba)
-    if names is None:
-        return proba, None
-    if classes is not None and set(names) == set(classes):
-        return proba[list(classes)], classes
-    if known is not None and set(known) != set(classes or ()):
-        if set(names) != set(known):
-            raise SchemaError(
-                f"target_proba has the columns {list(names)}, source_proba has {list(known)}: "
-                "name them alike."
-            )
-        return proba[list(known)], known
-    if known is not None:
-        raise SchemaError(
-            f"the columns of target_proba {list(names)} do not name the classes {list(known)}."
-        )
-    return proba, names
-
-
-def _of_second_class(proba: Any, matrix: Tensor, classes: tuple[Any, ...]) -> Tensor:
-    """A single column named after the first class is its probability, else the second's.
-
-    Only text is a name: pandas calls a nameless column 0, which may be a class.
-    """
-    if is_frame(proba):
-        name = proba.columns[0] if proba.shape[1] == 1 else None
-    else:
-        name = None if isinstance(proba, Tensor) else getattr(proba, "name", None)
-    return matrix.flip(1) if isinstance(name, str) and name == classes[0] else matrix
 
 
 def _treatments(target: Target, source: Source) -> tuple[str, ...]:

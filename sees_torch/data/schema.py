@@ -41,6 +41,29 @@ class Rows:
     values: Tensor
     clamped: Tensor
 
+    @classmethod
+    def coded(cls, codes: Tensor) -> Rows:
+        """Rows without continuous columns: their values are zeros that take no memory."""
+        zero = torch.zeros((1, 1), dtype=torch.float64, device=codes.device)
+        return cls(codes, zero.expand(codes.shape), zero.bool().expand(codes.shape))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Rows]) -> Rows:
+        """All rows of the parts, one after the other."""
+        codes = torch.cat([part.codes for part in parts])
+        if all(part.plain for part in parts):
+            return cls.coded(codes)
+        return cls(
+            codes,
+            torch.cat([part.values for part in parts]),
+            torch.cat([part.clamped for part in parts]),
+        )
+
+    @property
+    def plain(self) -> bool:
+        """There are no continuous columns, and the values are zeros that take no memory."""
+        return self.values.stride(0) == 0
+
     def __len__(self) -> int:
         return len(self.codes)
 
@@ -48,6 +71,8 @@ class Rows:
         return Rows(self.codes.to(device), self.values.to(device), self.clamped.to(device))
 
     def __getitem__(self, index: Tensor) -> Rows:
+        if self.plain:
+            return Rows.coded(self.codes.index_select(0, index))
         return Rows(
             *(part.index_select(0, index) for part in (self.codes, self.values, self.clamped))
         )
@@ -88,10 +113,6 @@ class Schema:
             raise SchemaError("source has no columns: at least one feature is needed.")
         if not table.rows:
             raise SupportError("source is empty: at least one labelled row is needed.")
-        if kinds is not None and not isinstance(kinds, Mapping):
-            raise SchemaError(
-                f"kinds must be a mapping from column to kind, got {type(kinds).__name__}."
-            )
         if bins < 1 or max_levels < 0:
             raise SchemaError(
                 f"bins must be at least 1 and max_levels 0, got {bins}, {max_levels}."
@@ -101,16 +122,7 @@ class Schema:
             if weight.shape != (table.rows,):
                 shape = tuple(weight.shape)
                 raise ShapeError(f"weight must have shape ({table.rows},), got {shape}.")
-        kinds = dict(kinds or {})
-        unknown = [name for name in kinds if name not in {c.name for c in table.columns}]
-        if unknown:
-            raise SchemaError(
-                f"kinds names columns that source does not have: {unknown}. "
-                f"Its columns are {[c.name for c in table.columns]}."
-            )
-        wrong = {k: v for k, v in kinds.items() if v not in ("categorical", "continuous")}
-        if wrong:
-            raise SchemaError(f"kinds takes 'categorical' or 'continuous', got {wrong}.")
+        kinds = check_kinds(kinds, [column.name for column in table.columns])
         columns = tuple(
             learn_column(column, kinds.get(column.name), max_levels, bins, weight)
             for column in table.columns
@@ -148,15 +160,16 @@ class Schema:
             raise SupportError(f"{what} is empty: at least one row is needed.")
         shape, device = (table.rows, len(self.columns)), table.device
         codes = torch.empty(shape, dtype=torch.int64, device=device)
-        # Without continuous columns the zeros take no memory.
-        some = (1, 1) if not any(self.continuous) else shape
-        values = torch.zeros(some, dtype=torch.float64, device=device)
-        clamped = torch.zeros(some, dtype=torch.bool, device=device)
+        rows = Rows.coded(codes)
+        if any(self.continuous):
+            rows = Rows(
+                codes, torch.zeros_like(codes, dtype=torch.float64), codes.new_zeros(shape) > 0
+            )
         for j, raw in enumerate(self._aligned(table, what)):
             codes[:, j], value, outside = encode_column(self.columns[j], raw, what)
             if value is not None and outside is not None:
-                values[:, j], clamped[:, j] = value, outside
-        return Rows(codes, values.expand(shape), clamped.expand(shape))
+                rows.values[:, j], rows.clamped[:, j] = value, outside
+        return rows
 
     def align(self, data: Any, what: str = "target") -> Any:
         """The same table with named columns in this schema's order, for models that count them."""
@@ -188,3 +201,22 @@ class Schema:
                 "(the label belongs in `labels`, probabilities in `source_proba`)."
             )
         return [given[name] for name in self.names]
+
+
+def check_kinds(kinds: Mapping[Name, Kind] | None, names: Sequence[Name]) -> dict[Name, Kind]:
+    """Kinds by column name, all of them known."""
+    if kinds is not None and not isinstance(kinds, Mapping):
+        raise SchemaError(
+            f"kinds must be a mapping from column to kind, got {type(kinds).__name__}."
+        )
+    given = dict(kinds or {})
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise SchemaError(
+            f"kinds names columns that source does not have: {unknown}. Its columns are "
+            f"{list(names)}."
+        )
+    wrong = {k: v for k, v in given.items() if v not in ("categorical", "continuous")}
+    if wrong:
+        raise SchemaError(f"kinds takes 'categorical' or 'continuous', got {wrong}.")
+    return given

@@ -25,11 +25,15 @@ from sees_torch.matching.sees_em import (
     held_out_ratios,
     held_out_shares,
 )
-from sees_torch.matching.selection import Evidence, Folds, induced_ratio, misfit
+from sees_torch.matching.selection import Evidence, Folds, induced_ratio, misfit, thinned
 from sees_torch.statistics.counted import shared_features
 from sees_torch.statistics.products import MEMORY
 from sees_torch.statistics.subsets import subsets_of
 
+SCREENED = 50_000
+"""Feature sets are first compared on about so many rows of each sample."""
+CONTENDERS = 8
+"""Feature sets of each size that are then compared on all rows."""
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""
 MOST_REFUSED = 8
@@ -60,6 +64,7 @@ class Auto:
     simplest one within 1.5 standard errors of the best is chosen; all are kept as evidence. When
     even more than three features improve the score, the shift is not sparse, and one of the last
     two hypotheses is chosen; they are fitted only when the others leave some feature unexplained.
+    Of more than SCREENED rows, a part first tells which feature sets are worth a look at all rows.
 
     Args:
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
@@ -109,8 +114,8 @@ class _Search:
         self.ratios: list[tuple[Tensor, Tensor]] = []
 
     def add_nothing(self) -> None:
-        ones = torch.ones_like(self.source.count)[None], torch.ones_like(self.target.count)[None]
-        self._add([Candidate("nothing", NoShift(), (), NOTHING)], ones)
+        ratio = torch.ones_like(self.source.count)[None], torch.zeros_like(self.target.count)[None]
+        self._add([Candidate("nothing", NoShift(), (), NOTHING)], ratio)
 
     def add_tables(self, sparsity: int | None) -> None:
         """Labels alone, then more and more features; or all subsets of one size."""
@@ -132,6 +137,10 @@ class _Search:
                 found = held_out_ratios(batch, self.folds, chosen, SHRINKAGE, self.memory)
                 self._add([self._table(members) for members in listed], found)
 
+        if max(float(self.source.total), float(self.target.total)) > 2 * SCREENED:
+            for contenders in self._contenders(sparsity):
+                add(contenders)
+            return
         if sparsity is not None:
             add(combinations(range(d), sparsity))
             return
@@ -146,6 +155,15 @@ class _Search:
             if len(self._choice().candidate.features) < size - 1:
                 break
             add(tuple(sorted((*best, j))) for j in range(d) if j not in best)
+
+    def _contenders(self, sparsity: int | None) -> list[list[tuple[int, ...]]]:
+        """By size, the feature sets that do best on part of the rows."""
+        part = _Search(thinned(self.source, SCREENED), thinned(self.target, SCREENED), self.memory)
+        if sparsity is None:
+            part.add_nothing()
+        part.add_tables(sparsity)
+        sizes = sorted({len(candidate.features) for candidate in part.candidates})
+        return [part._by_score(size)[:CONTENDERS] for size in sizes]
 
     def is_dense(self) -> bool:
         """Even one feature more than a sparse answer may have explains the target better."""

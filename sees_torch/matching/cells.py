@@ -11,7 +11,7 @@ pi_a the label shares of the cell's source rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -87,6 +87,27 @@ class Batch:
     @property
     def n_labels(self) -> int:
         return len(self.logits)
+
+    def __len__(self) -> int:
+        return len(self.source_count)
+
+    def bytes_per_subset(self) -> int:
+        """What the intermediate tensors of one subset take, about, for one set of counts."""
+        return 8 * 10 * self.n_labels * len(self.codes)
+
+    def parts(self, n_subsets: int, memory: int) -> Iterator[tuple[int, Batch]]:
+        """As many sets of multiplicities at a time as fit into so many bytes, and the first."""
+        step = max(1, memory // (n_subsets * self.bytes_per_subset()))
+        for first in range(0, len(self), step):
+            last = first + step
+            yield (
+                first,
+                replace(
+                    self,
+                    source_count=self.source_count[first:last],
+                    target_count=self.target_count[first:last],
+                ),
+            )
 
 
 @dataclass(frozen=True)
@@ -177,14 +198,14 @@ def fit_cells(
     visited = rows > 0
     source_posterior = _shifted(batch.logits[:, :n], offsets.value, on_source, n_subsets)
     share = cell_sums(source_posterior * source_count[:, None], on_source, n_cells)
-    share = share / rows[:, None].clamp_min(1e-300)
+    share = share / rows[:, None].clamp_min(1e-37)
     if fallback is None:
         fallback = torch.ones_like(share[:, :, 0])
     centre = share * fallback[..., None]
-    centre = centre / centre.sum(dim=1, keepdim=True).clamp_min(1e-300)
+    centre = centre / centre.sum(dim=1, keepdim=True).clamp_min(1e-37)
     target_posterior = _shifted(batch.logits[:, n:], offsets.value, on_target, n_subsets)
     score = torch.where(
-        share[:, :, on_target] > 0, target_posterior / share[:, :, on_target].clamp_min(1e-300), 0.0
+        share[:, :, on_target] > 0, target_posterior / share[:, :, on_target].clamp_min(1e-37), 0.0
     )
     known = batch.known.repeat(n_subsets)
     seen = visited[:, on_target]
@@ -194,13 +215,13 @@ def fit_cells(
     # A known label is a row that says q_a(y) outright: it counts like a pseudo-row of the prior.
     there = cell_sums(target_count, on_target, n_cells)
     fewest = torch.where(per_label > 0, per_label, torch.inf).amin(dim=1)
-    doubt = (few_rows * batch.pseudo / fewest.clamp_min(1e-300)).square() * there
+    doubt = (few_rows * batch.pseudo / fewest.clamp_min(1e-37)).square() * there
     prior = (shrinkage * batch.pseudo + doubt)[:, None] * centre
     prior = prior + torch.where(centre > 0, labelled, 0.0)
     mixed = torch.where((known < 0) & seen, target_count, 0.0)
     shares = cell_mixtures(score, mixed, on_target, prior, tolerance=batch.tolerance)
     ratio, unseen = _cell_ratio(batch, subsets, rows, there)
-    weight = torch.where(share > 0, shares.value / share.clamp_min(1e-300), 0.0)
+    weight = torch.where(share > 0, shares.value / share.clamp_min(1e-37), 0.0)
     weight = weight * ratio[:, None]
     weight = torch.where(visited[:, None], weight, fallback[..., None])
     converged = bool(offsets.converged.all()) and bool(shares.converged.all())
@@ -241,16 +262,15 @@ def _cell_ratio(
     m_rows = batch.target_count.sum(dim=1)[:, None]
     here = rows / n_rows
     smooth = EMPTY_ROWS * batch.pseudo
-    gained = (there + smooth * here) / (m_rows + smooth - lost)[:, owner].clamp_min(1e-300)
-    return gained / here.clamp_min(1e-300), lost / m_rows
+    gained = (there + smooth * here) / (m_rows + smooth - lost)[:, owner].clamp_min(1e-37)
+    return gained / here.clamp_min(1e-37), lost / m_rows
 
 
-def chunks(batch: Batch, subsets: Subsets, memory: int) -> Iterator[Subsets]:
-    """The subsets in parts whose tensors fit into so many bytes, about."""
-    per_subset = 8 * 10 * batch.n_labels * len(batch.source_count) * len(batch.codes)
-    step = max(1, memory // per_subset)
+def chunks(batch: Batch, subsets: Subsets, memory: int) -> Iterator[tuple[slice, Subsets]]:
+    """The subsets in parts whose tensors fit into so many bytes, about, and where they are."""
+    step = max(1, memory // (len(batch) * batch.bytes_per_subset()))
     for first in range(0, len(subsets), step):
-        yield subsets.part(first, first + step)
+        yield slice(first, first + step), subsets.part(first, first + step)
 
 
 def _shifted(logits: Tensor, offset: Tensor, cell: Tensor, n_subsets: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ from sees_torch.statistics.products import MEMORY
 from sees_torch.statistics.subsets import Subsets, subsets_of
 from sees_torch.weights import ConstantWeights, TableWeights, WeightFunction
 
+CACHED = 2**25
+"""Bytes of intermediate tensors beyond which larger batches are slower, not faster."""
 SHRINKAGE = 10.0
 """Pseudo-rows of the prior while subsets are compared; chosen by evidence for the answer."""
 CAUTIOUS_ROWS = 10.0
@@ -155,7 +158,7 @@ def label_weights(batch: Batch) -> CellWeights:
 def held_out_ratios(
     batch: Batch, folds: Folds, subsets: Subsets, shrinkage: float, memory: int
 ) -> tuple[Tensor, Tensor]:
-    """(S, n) and (S, m) ratios of every subset on rows that it was fitted without.
+    """(S, n) ratios of every subset, and (S, m) their logarithms, on rows it was fitted without.
 
     Args:
         batch: the samples without each fold in turn.
@@ -165,22 +168,41 @@ def held_out_ratios(
         memory: bytes.
     """
     labels = label_weights(batch).weight[:, :, 0]
-    parts = [
-        folds.held_out(fit_cells(batch, part, shrinkage, labels, CAUTIOUS_ROWS).ratio(batch))
-        for part in chunks(batch, subsets, memory)
-    ]
-    return torch.cat([here for here, _ in parts]), torch.cat([there for _, there in parts])
+
+    def fit(part: Batch, chosen: Subsets, first: int) -> CellWeights:
+        centre = labels[first : first + len(part)]
+        return fit_cells(part, chosen, shrinkage, centre, CAUTIOUS_ROWS)
+
+    return _held_out(batch, folds, subsets, memory, fit)
 
 
 def held_out_shares(
     batch: Batch, folds: Folds, subsets: Subsets, memory: int
 ) -> tuple[Tensor, Tensor]:
     """The same when only the cells' shares shifted, whatever the label."""
-    parts = [
-        folds.held_out(fit_shares(batch, part).ratio(batch))
-        for part in chunks(batch, subsets, memory)
-    ]
-    return torch.cat([here for here, _ in parts]), torch.cat([there for _, there in parts])
+    return _held_out(
+        batch, folds, subsets, memory, lambda part, chosen, _: fit_shares(part, chosen)
+    )
+
+
+def _held_out(
+    batch: Batch,
+    folds: Folds,
+    subsets: Subsets,
+    memory: int,
+    fit: Callable[[Batch, Subsets, int], CellWeights],
+) -> tuple[Tensor, Tensor]:
+    """Some subsets and some folds at a time, as memory and the processor's cache allow."""
+    memory = min(memory, CACHED)
+    n, rows = len(batch.labels), len(batch.codes)
+    here = batch.logits.new_zeros(len(subsets), n)
+    there = batch.logits.new_zeros(len(subsets), rows - n)
+    for place, chosen in chunks(batch, subsets, memory):
+        for first, part in batch.parts(len(chosen), memory):
+            ratio, logs = folds.held_out(fit(part, chosen, first).ratio(part), first)
+            here[place] += ratio
+            there[place] += logs
+    return here, there
 
 
 def best_shrinkage(source: Source, target: Target, subset: Subsets) -> float:
@@ -190,7 +212,7 @@ def best_shrinkage(source: Source, target: Target, subset: Subsets) -> float:
     scores = []
     for shrinkage in SHRINKAGES:
         here, there = held_out_ratios(batch, folds, subset, shrinkage, MEMORY)
-        score = there.clamp_min(1e-3).log() @ target.mass - (here @ source.mass).log()
+        score = there @ target.mass - (here @ source.mass).log()
         scores.append(float(score))
     return SHRINKAGES[scores.index(max(scores))]
 

@@ -7,9 +7,11 @@ chance from the finite source, which the target's likelihood alone does not see.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from sees_torch.data import Source, Target
 from sees_torch.data.counting import content_hash, scatter_folds
 from sees_torch.data.samples import is_population
 
+Sample = TypeVar("Sample", Source, Target)
 FOLDS = 5
 STANDARD_ERRORS = 1.5
 """A simpler hypothesis is kept unless it falls behind the best by more than this."""
@@ -52,15 +55,29 @@ class Folds:
             target.count[:, None] * (1 - self.target)
         ).T
 
-    def held_out(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """(S, n) and (S, m): of ratios (F, S, n + m), those fitted without the row."""
-        n = len(self.source)
+    def held_out(self, ratio: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """(S, n) ratios and (S, m) logarithms of ratios, each fitted without the row.
+
+        Args:
+            ratio: (F, S, n + m), fitted without each fold.
+            first: number of the first of these folds; what several parts give is added.
+        """
+        n, folds = len(self.source), slice(first, first + len(ratio))
+        logs = ratio[..., n:].clamp_min(LEAST_RATIO).log()
         return (
-            torch.einsum("fsn,nf->sn", ratio[..., :n], self.source),
-            torch.einsum(
-                "fsm,mf->sm", ratio[..., n:].clamp_min(LEAST_RATIO).log(), self.target
-            ).exp(),
+            torch.einsum("fsn,nf->sn", ratio[..., :n], self.source[:, folds]),
+            torch.einsum("fsm,mf->sm", logs, self.target[:, folds]),
         )
+
+
+def thinned(sample: Sample, rows: int) -> Sample:
+    """About so many rows of a sample, as if at random, by their content only."""
+    parts = math.ceil(float(sample.total) / rows)
+    if parts < 2:
+        return sample
+    count = sample.count * scatter_folds(_key(sample), sample.count, parts)[:, 0]
+    kept = (count > 0).nonzero().squeeze(1)
+    return sample.select(kept, count[kept])
 
 
 def induced_ratio(source: Source, target: Target, tables: tuple[Tensor, Tensor]) -> Tensor:
@@ -103,13 +120,13 @@ class Evidence:
     def of(
         cls, source: Source, target: Target, ratios: Sequence[tuple[Tensor, Tensor]]
     ) -> Evidence:
-        """From held-out ratios (S, n) and (S, m), one pair a family of hypotheses."""
+        """From held-out ratios (S, n) and their logarithms (S, m), a pair a family."""
         on_source = torch.cat([here for here, _ in ratios]).clamp_min(LEAST_RATIO)
-        on_target = torch.cat([there for _, there in ratios]).clamp_min(LEAST_RATIO)
+        on_target = torch.cat([there for _, there in ratios])
         mean = on_source @ source.mass
         return cls(
             on_source / mean[:, None],
-            on_target.log() - mean.log()[:, None],
+            on_target - mean.log()[:, None],
             source.count,
             target.count,
             is_population(source, target),
@@ -141,13 +158,13 @@ def misfit(source: Source, target: Target, here: Tensor, there: Tensor) -> float
 
     Args:
         source, target: the samples.
-        here: (n,) held-out r on the source; there: (m,) on the target.
+        here: (n,) held-out r on the source; there: (m,) its logarithm on the target.
 
     Returns:
         The largest z-score over what the largest of so many independent ones would be; above
         one, some feature shifted in a way that r does not explain.
     """
-    ratio = there.clamp_min(LEAST_RATIO) / (here.clamp_min(LEAST_RATIO) @ source.mass)
+    ratio = there.exp() / (here.clamp_min(LEAST_RATIO) @ source.mass)
     worst, tests = torch.zeros_like(ratio[0]), 0
     for j, size in enumerate(source.schema.cardinalities):
         moments = []
@@ -155,13 +172,13 @@ def misfit(source: Source, target: Target, here: Tensor, there: Tensor) -> float
             label = sample.posterior
             sums = torch.zeros(2, size, label.shape[1], dtype=label.dtype, device=label.device)
             code, mass = sample.rows.codes[:, j], sample.mass
-            share = weight / mass.clamp_min(1e-300)
+            share = weight / mass.clamp_min(1e-37)
             sums[0].index_add_(0, code, label * weight[:, None])
             sums[1].index_add_(0, code, (label * share[:, None]).square() * mass[:, None])
             moments.append((sums[0], (sums[1] - sums[0].square()) / sample.total))
         (before, noise), (after, other) = moments
         counted = (before > 0) & (noise + other > 0)
-        score = (after - before) / (noise + other).clamp_min(1e-300).sqrt()
+        score = (after - before) / (noise + other).clamp_min(1e-37).sqrt()
         worst = torch.maximum(worst, torch.where(counted, score.abs(), 0.0).max())
         tests += counted.numel()
     return float(worst) / NormalDist().inv_cdf(1 - 0.005 / tests)

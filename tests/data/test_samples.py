@@ -408,20 +408,20 @@ def test_treatments_name_what_the_source_never_showed():
     table = pd.DataFrame({"town": ["a", "b"] * 20, "age": np.arange(40.0), "gone": [np.nan] * 40})
     found = Source(table, [0, 1] * 20, np.full((40, 2), 0.5))
     moved = table.assign(town=["a", "z"] * 20, age=np.arange(40.0) + 20)
-    assert Target(table, np.full((40, 2), 0.5), found).treatments() == (
+    assert Target(table, np.full((40, 2), 0.5), found).notes == (
         "gone: empty in the source, so it cannot explain a shift",
     )
-    notes = Target(moved, np.full((40, 2), 0.5), found).treatments()
+    notes = Target(moved, np.full((40, 2), 0.5), found).notes
     assert notes[0] == "town: 50.00% of the target has levels unknown to the source"
     assert notes[1] == "age: 50.00% of the target lies outside 0 to 39 and was clamped to it"
     weighted = Target(moved, np.full((40, 2), 0.5), found, weight=[1.0, 0.0] * 20)
-    assert not any("town" in note for note in weighted.treatments())
+    assert not any("town" in note for note in weighted.notes)
 
 
 def test_treatments_name_cells_that_are_missing_only_in_the_target():
     table = pd.DataFrame({"town": ["a", "b"] * 20})
     found = Source(table, [0, 1] * 20, np.full((40, 2), 0.5))
-    notes = Target(table.where(table == "a"), np.full((40, 2), 0.5), found).treatments()
+    notes = Target(table.where(table == "a"), np.full((40, 2), 0.5), found).notes
     assert any("town" in note and "missing" in note for note in notes)
 
 

@@ -72,8 +72,10 @@ class TestEvidence:
         target = target.with_count(tensor(rng.integers(1, 4, 200)))
         here, there = rng.lognormal(0, 1, (4, 300)), rng.lognormal(0, 1, (4, 200))
         here[:, :5], there[:, :5] = 1e-9, 0.0
-        ratios = [(tensor(here[:3]), tensor(there[:3])), (tensor(here[3:]), tensor(there[3:]))]
-        here, there = np.maximum(here, LEAST_RATIO), np.maximum(there, LEAST_RATIO)
+        there = np.maximum(there, LEAST_RATIO)
+        logs = np.log(there)
+        ratios = [(tensor(here[:3]), tensor(logs[:3])), (tensor(here[3:]), tensor(logs[3:]))]
+        here = np.maximum(here, LEAST_RATIO)
         return Evidence.of(source, target, ratios), here, there
 
     def score_by_hand(self, here, there, u, v):
@@ -119,7 +121,7 @@ class TestEvidence:
         ratio = rng.lognormal(0, 0.5, (2, len(source)))
         mean = ratio @ world.source_weight
         ratio = ratio / mean[:, None]
-        found = Evidence.of(source, target, [(tensor(ratio), tensor(ratio))])
+        found = Evidence.of(source, target, [(tensor(ratio), tensor(np.log(ratio)))])
         u = rng.multinomial(500, world.source_weight, 400)
         v = rng.multinomial(300, world.target_weight, 400)
         scores = found.score(tensor(u), tensor(v))
@@ -137,7 +139,7 @@ class TestEvidence:
     def test_populations_have_no_standard_error(self):
         source, target = samples(exact_world(0, features=2))
         ones = torch.ones(2, len(source), dtype=torch.float64)
-        found = Evidence.of(source, target, [(ones, ones * tensor([[1.0], [2.0]]))])
+        found = Evidence.of(source, target, [(ones, ones * tensor([[0.0], [np.log(2)]]))])
         assert found.standard_errors().abs().max() == 0
         np.testing.assert_allclose(found.score(), [0.0, np.log(2)], atol=1e-12)
 
@@ -180,10 +182,14 @@ class TestFolds:
             )
         ratio = torch.arange(1.0, FOLDS + 1).double()
         on_source, on_target = folds.held_out(ratio[:, None, None].expand(FOLDS, 2, 900))
-        for held, share in ((on_source, folds.source), (on_target, folds.target)):
+        for held, share in ((on_source, folds.source), (on_target.exp(), folds.target)):
             whole = share.amax(dim=1) == 1  # Merged rows may be in several folds.
             assert int(whole.sum()) > 300
             torch.testing.assert_close(held[:, whole], (share @ ratio)[whole].expand(2, -1))
+        parts = [folds.held_out(ratio[f : f + 2, None, None].expand(-1, 2, 900), f) for f in (0, 2)]
+        rest = folds.held_out(ratio[4:, None, None].expand(-1, 2, 900), 4)
+        for whole, *some in zip((on_source, on_target), *parts, rest, strict=True):
+            torch.testing.assert_close(sum(some), whole)
 
     def test_follow_their_rows(self):
         """Any order of the rows of either sample, though features do not tell them apart."""

@@ -1,0 +1,136 @@
+"""How to estimate, checked once, and a source made ready for any number of targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sees_torch.assessment import report_match
+from sees_torch.calibration import Calibration
+from sees_torch.data import Source, Target
+from sees_torch.errors import SeesError
+from sees_torch.gap import ESTIMATORS, Metric
+from sees_torch.matching import Auto, KnownWeights, Method, SEESd, SEESem
+from sees_torch.matching.match import whole_number
+from sees_torch.matching.names import resolve_method
+from sees_torch.report import ShiftReport
+
+
+@dataclass(frozen=True)
+class PreparedSource:
+    """A source whose equal rows are merged and whose probabilities are calibrated.
+
+    Attributes:
+        given: as the user gave it, calibrated.
+        merged: its distinct rows.
+        calibration: for targets; None leaves the probabilities as they are.
+    """
+
+    given: Source
+    merged: Source
+    calibration: Calibration | None
+
+
+@dataclass(frozen=True)
+class Estimation:
+    """The settings of `estimate_shift` that do not depend on the data."""
+
+    method: Method
+    metrics: tuple[Metric, ...]
+    estimator: str
+    confidence: float | None
+    calibrate: Any
+    replicates: int
+    memory_budget: int | None
+
+    @classmethod
+    def checked(
+        cls,
+        method: str | Method,
+        metric: Metric | Sequence[Metric],
+        estimator: str,
+        confidence: float | None,
+        calibrate: Any,
+        replicates: int,
+        memory_budget: int | None,
+    ) -> Estimation:
+        """The settings, refused if they make no sense."""
+        chosen = resolve_method(method)
+        if memory_budget is not None and isinstance(chosen, (SEESd, SEESem, Auto)):
+            chosen = replace(chosen, memory_budget=chosen.memory_budget or memory_budget)
+        if whole_number(replicates, "replicates") == 1:
+            raise SeesError(
+                "replicates must be 0 (analytic interval) or at least 2; 200 are usual."
+            )
+        if confidence is not None and not 0 < confidence < 1:
+            raise SeesError(f"confidence must lie between 0 and 1, or be None; got {confidence!r}.")
+        if calibrate not in (True, False, "vector", "temperature"):
+            raise SeesError(
+                f"calibrate takes True, False, 'vector' or 'temperature', got {calibrate!r}."
+            )
+        metrics = [metric] if isinstance(metric, str) or callable(metric) else metric
+        if not isinstance(metrics, (list, tuple)) or not metrics:
+            raise SeesError(f"metric must be a name, a function or a list of them, got {metric!r}.")
+        if estimator not in ("auto", *ESTIMATORS):
+            raise SeesError(
+                f"unknown estimator {estimator!r}: take 'auto' or one of {', '.join(ESTIMATORS)}."
+            )
+        return cls(
+            chosen, tuple(metrics), estimator, confidence, calibrate, replicates, memory_budget
+        )
+
+    def prepare(self, source: Source) -> PreparedSource:
+        """What of the work on the source serves every target."""
+        merged, of_row = self._merged(source)
+        calibration = None
+        if self.calibrate:
+            form = None if self.calibrate is True else self.calibrate
+            calibration = Calibration.fit(merged, form)
+            merged = calibration.source(merged)
+        return PreparedSource(_spread(source, merged, of_row), merged, calibration)
+
+    def report(
+        self, source: PreparedSource, target: Target, generator: torch.Generator | None = None
+    ) -> ShiftReport:
+        """The report on one target."""
+        merged, of_row = self._merged(target)
+        if source.calibration is not None:
+            merged = source.calibration.target(merged)
+        with torch.no_grad():
+            match = self.method.match(source.merged, merged)
+        report = report_match(
+            source.merged,
+            merged,
+            match,
+            self.method,
+            self.metrics,
+            self.estimator,
+            confidence=self.confidence,
+            replicates=self.replicates,
+            memory=self.memory_budget,
+            generator=generator,
+        )
+        given = source.given
+        return replace(
+            report,
+            weights=match.weight_function.of_rows(given.rows, given.labels),
+            source=given,
+            target=_spread(target, merged, of_row),
+        )
+
+    def _merged(self, sample: Any) -> tuple[Any, Tensor | None]:
+        """Distinct rows; gradients and weights known per row need the rows as they are."""
+        if sample.proba.requires_grad or isinstance(self.method, KnownWeights):
+            return sample, None
+        return sample.merged()
+
+
+def _spread(sample: Any, merged: Any, of_row: Tensor | None) -> Any:
+    """The sample as it was given, with the posterior of its merged rows."""
+    if of_row is None:
+        return merged
+    return sample.with_posterior(merged.posterior[of_row.clamp_max(len(merged) - 1)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,30 +18,53 @@ def equal_rows(schema: Schema, rows: Rows, labels: Tensor, proba: Tensor) -> Gro
 
     Groups come in an order that depends on their content only.
     """
-    codes = [labels + 1, *rows.codes.T]
-    sizes = [int(labels.max()) + 2, *schema.cardinalities]
+    words, radix = _packed(rows.codes, schema.cardinalities, labels)
     # The last probability follows from the others.
-    columns = [*_packed(codes, sizes), *proba.T[:-1]]
+    others = [*proba.T[:-1]]
     for j, continuous in enumerate(schema.continuous):
         if continuous:
-            columns += [rows.values[:, j], rows.clamped[:, j]]
+            others += [rows.values[:, j], rows.clamped[:, j]]
+    columns = [*words, *others]
+    if len(words) == 1 and radix <= len(rows):
+        # Codes and label mostly determine the rest, and few of them are counted without sorting.
+        groups = group_keys(words[0], radix)
+        if _agree(groups, others):
+            order = hash_columns([column[groups.first] for column in columns]).argsort()
+            place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)).to(order))
+            return Groups(place[groups.of_row], groups.first[order])
     groups = group_keys(hash_columns(columns))
-    first = groups.first[groups.of_row]
-    copies = (first != torch.arange(len(rows), device=first.device)).nonzero().squeeze(1)
-    for column in columns:
-        if not torch.equal(column[first[copies]], column[copies]):
-            # Two different rows with one hash: as good as never, and never silently.
-            return group_rows(rows.codes[:, :0], [], columns)
-    return groups
+    if _agree(groups, columns):
+        return groups
+    # Two different rows with one hash: as good as never, and never silently.
+    return group_rows(rows.codes[:, :0], [], columns)
 
 
-def _packed(codes: Sequence[Tensor], sizes: Sequence[int]) -> Iterator[Tensor]:
-    """(n,) codes packed by mixed radix into as few int64 words as hold them."""
-    word, radix = codes[0], sizes[0]
-    for column, size in zip(codes[1:], sizes[1:], strict=True):
-        if radix * size >= _WORD:
-            yield word
-            word, radix = torch.zeros_like(word), 1
-        word = torch.add(column, word, alpha=size)
-        radix *= size
-    yield word
+def _agree(groups: Groups, columns: Sequence[Tensor]) -> bool:
+    """Every row agrees with the first of its group."""
+    if len(groups) == len(groups.of_row):
+        return True
+    return all(torch.equal(column[groups.first][groups.of_row], column) for column in columns)
+
+
+def _packed(codes: Tensor, sizes: Sequence[int], labels: Tensor) -> tuple[list[Tensor], int]:
+    """Codes and label packed by mixed radix into as few int64 words as hold them.
+
+    Returns:
+        The words, (n,) each, and a bound of the first.
+    """
+    first_size = int(labels.max()) + 2
+    words: list[Tensor] = []
+    start, bound = 0, 0
+    while start < len(sizes) or not words:
+        radix = first_size if not words else 1
+        strides = []
+        for size in sizes[start:]:
+            if radix * size >= _WORD:
+                break
+            strides.append(radix)
+            radix *= size
+        stop = start + len(strides)
+        word = codes[:, start:stop].to(torch.int64) @ torch.tensor(strides, device=codes.device)
+        words.append(word if words else word + labels + 1)
+        bound, start = bound or radix, stop
+    return words, bound

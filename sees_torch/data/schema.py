@@ -144,10 +144,13 @@ class Schema:
 
     def row_hash(self, rows: Rows) -> Tensor:
         """(n,) int64 hash of every row's content, whatever the order of rows and named columns."""
-        salt = [zlib.crc32(repr(name).encode()) for name in self.names]
-        return content_hash(
-            rows.codes, rows.values, salt=torch.tensor(salt, device=rows.codes.device)
-        )
+        names = [zlib.crc32(repr(name).encode()) for name in self.names]
+        salt = torch.tensor(names, device=rows.codes.device)
+        kept = [j for j, continuous in enumerate(self.continuous) if continuous]
+        if not kept:
+            return content_hash(rows.codes, salt=salt)
+        values = content_hash(rows.values[:, kept], salt=salt[kept])
+        return content_hash(rows.codes, salt=salt) + values
 
     def encode(self, data: Any, what: str = "target") -> Rows:
         """Any table with these columns as coded rows; named columns are matched by name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from sees_torch.errors import SeesError, ShapeError
 
 PRECISION = 8
 """Bits of a probability that are kept when rows that hardly differ must be counted together."""
-MAX_ROWS = 500_000
+MAX_ROWS = 300_000
 """Distinct rows of a sample that are kept in memory."""
 Part = tuple[Rows, Tensor, Tensor, Tensor]
 """Rows, labels, probabilities, multiplicities."""
@@ -75,7 +75,8 @@ class Tally:
 
     def add(self, rows: Rows, labels: Tensor, proba: Tensor, count: Tensor) -> None:
         """Count one more batch."""
-        self._fresh.append((rows, labels, self._rounded(proba), count))
+        short = replace(rows, codes=rows.codes.to(self._small()))
+        self._fresh.append((short, labels, self._rounded(proba), count))
         if sum(len(part[0]) for part in self._fresh) > self.max_rows:
             self._take_in()
 
@@ -85,7 +86,8 @@ class Tally:
         self.rounding = max(self.rounding, other.rounding)
         if other.rounding > 0:
             self._round()
-        part, kept = (other.rows, other.labels, self._rounded(other.proba), other.count), other.kept
+        rows = replace(other.rows, codes=other.rows.codes.to(self._small()))
+        part, kept = (rows, other.labels, self._rounded(other.proba), other.count), other.kept
         while kept < self.step:
             part, kept = self._halved(part), 2 * kept
         while self.step < kept:
@@ -95,7 +97,15 @@ class Tally:
     def counted(self) -> Counted | None:
         """The distinct rows so far, in an order that depends on their content only."""
         self._take_in()
-        return None if self._kept is None else Counted(*self._kept, self.step, self.rounding)
+        if self._kept is None:
+            return None
+        rows, labels, proba, count = self._kept
+        rows = replace(rows, codes=rows.codes.to(torch.int64))
+        return Counted(rows, labels, proba, count, self.step, self.rounding)
+
+    def _small(self) -> torch.dtype:
+        """The smallest type that holds every code: rows are many."""
+        return torch.int16 if max(self.schema.cardinalities) < 2**15 else torch.int64
 
     def _take_in(self) -> None:
         """Thin what came as what is kept was thinned, and join the two."""

@@ -32,7 +32,7 @@ from sees_torch.statistics.subsets import subsets_of
 
 SCREENED = 50_000
 """Feature sets are first compared on about so many rows of each sample."""
-CONTENDERS = 8
+CONTENDERS = 4
 """Feature sets of each size that are then compared on all rows."""
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""

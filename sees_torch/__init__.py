@@ -4,6 +4,8 @@ Labelled source rows, unlabelled target rows and the model's probabilities in; t
 and the shifted features out, when features and labels may both have shifted (sparse joint shift).
 """
 
+from typing import TYPE_CHECKING, Any
+
 from sees_torch.data import Schema, Source, Target
 from sees_torch.data.files import TableFile
 from sees_torch.data.pairs import ShiftedPair
@@ -50,6 +52,21 @@ from sees_torch.weighted_metrics import (
 )
 from sees_torch.weights import BasisWeights, ConstantWeights, TableWeights, WeightFunction
 
+if TYPE_CHECKING:
+    from sees_torch.metrics import (
+        PerformanceShift,
+        WeightedAccuracy,
+        WeightedAUROC,
+        WeightedAveragePrecision,
+        WeightedBalancedAccuracy,
+        WeightedBrier,
+        WeightedCalibrationError,
+        WeightedF1,
+        WeightedLogLoss,
+        WeightedPrecision,
+        WeightedRecall,
+    )
+
 __all__ = [
     "BBSE",
     "CBPE",
@@ -66,6 +83,7 @@ __all__ = [
     "KnownWeights",
     "Match",
     "NoShift",
+    "PerformanceShift",
     "SEESc",
     "SEESd",
     "SEESem",
@@ -84,6 +102,16 @@ __all__ = [
     "TableWeights",
     "Target",
     "WeightFunction",
+    "WeightedAUROC",
+    "WeightedAccuracy",
+    "WeightedAveragePrecision",
+    "WeightedBalancedAccuracy",
+    "WeightedBrier",
+    "WeightedCalibrationError",
+    "WeightedF1",
+    "WeightedLogLoss",
+    "WeightedPrecision",
+    "WeightedRecall",
     "__version__",
     "auroc",
     "average_precision",
@@ -98,3 +126,12 @@ __all__ = [
     "recall",
     "resample_shift",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The metrics are loaded when asked for: torchmetrics takes as long to import as torch."""
+    if name in __all__:
+        from sees_torch import metrics
+
+        return getattr(metrics, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

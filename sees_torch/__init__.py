@@ -6,6 +6,7 @@ and the shifted features out, when features and labels may both have shifted (sp
 
 from typing import TYPE_CHECKING, Any
 
+from sees_torch.correction import CorrectedClassifier
 from sees_torch.data import Schema, Source, Target
 from sees_torch.data.files import TableFile
 from sees_torch.data.pairs import ShiftedPair
@@ -39,6 +40,7 @@ from sees_torch.matching import (
 from sees_torch.monitor import ShiftMonitor, estimate_many
 from sees_torch.report import ShiftReport
 from sees_torch.statistics.basis import Basis, FeatureBasis
+from sees_torch.training import ImportanceWeights, TargetLoss, importance_weights
 from sees_torch.version import __version__
 from sees_torch.weighted_metrics import (
     auroc,
@@ -78,8 +80,10 @@ __all__ = [
     "BasisWeights",
     "ConstantWeights",
     "ConvergenceWarning",
+    "CorrectedClassifier",
     "FeatureBasis",
     "IdentificationError",
+    "ImportanceWeights",
     "KnownWeights",
     "Match",
     "NoShift",
@@ -101,6 +105,7 @@ __all__ = [
     "TableFile",
     "TableWeights",
     "Target",
+    "TargetLoss",
     "WeightFunction",
     "WeightedAUROC",
     "WeightedAccuracy",
@@ -121,6 +126,7 @@ __all__ = [
     "estimate_shift",
     "expected_calibration_error",
     "f1",
+    "importance_weights",
     "make_sparse_joint_shift",
     "precision",
     "recall",

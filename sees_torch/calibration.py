@@ -56,7 +56,12 @@ class Calibration:
 
     def target(self, target: Target) -> Target:
         """Other rows with the mean posterior of all models."""
-        return target.with_posterior(_apply(self.models, target.proba).mean(dim=0))
+        return target.with_posterior(calibrated(self.models, target.proba))
+
+
+def calibrated(models: Tensor, proba: Tensor) -> Tensor:
+    """(n, L) mean over the models (K, L, I) of what they make of probabilities (n, L)."""
+    return _apply(models, proba).mean(dim=0)
 
 
 def fold_shares(source: Source) -> Tensor:

@@ -120,6 +120,7 @@ class Estimation:
             weights=match.weight_function.of_rows(given.rows, given.labels),
             source=given,
             target=_spread(target, merged, of_row),
+            calibration=source.calibration,
         )
 
     def _merged(self, sample: Any) -> tuple[Any, Tensor | None]:

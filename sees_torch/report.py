@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sees_torch.alternatives import Alternative
+from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
 from sees_torch.data.tables import Name
 from sees_torch.efficient import RowValues, cells_of, has_cells, variance
@@ -52,6 +53,7 @@ class ShiftReport:
         selection: {features: share of the resamples that chose them}; a hypothesis of many features
             stands under its own name.
         notes: what was done to unusual input, in words.
+        calibration: what turned the model's probabilities into p(y|x), None if nothing did.
     """
 
     gaps: tuple[Gap, ...]
@@ -72,6 +74,7 @@ class ShiftReport:
     reasons: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     selection: dict[tuple[Name, ...], float] = field(default_factory=dict)
+    calibration: Calibration | None = field(default=None, repr=False)
 
     @property
     def interval(self) -> tuple[float, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -212,3 +213,13 @@ class RowWeights(WeightFunction):
             "weights given per row say nothing about other labels or rows: use estimator='ipw' or "
             "'self-normalised', or give KnownWeights a function of features and labels."
         )
+
+
+def copied(module: Any) -> Any:
+    """The same module with buffers of its own: moving or loading it leaves the report alone."""
+    other = copy.copy(module)
+    other._buffers = {
+        name: None if value is None else value.clone() for name, value in module._buffers.items()
+    }
+    other._modules = {name: copied(part) for name, part in module._modules.items()}
+    return other

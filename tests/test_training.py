@@ -22,7 +22,8 @@ from sees_torch import (
     SupportError,
     estimate_shift,
 )
-from sees_torch.training import CorrectedClassifier, TargetLoss, importance_weights
+from sees_torch.correction import CorrectedClassifier
+from sees_torch.training import TargetLoss, importance_weights
 from sees_torch.weights import ConstantWeights
 
 PAIR = drawn_world(1, 2000, 2000, features=4, strength=1.5, classes=3)
@@ -377,6 +378,20 @@ def test_a_scikit_learn_classifier_its_classes_and_columns_in_any_order():
     np.testing.assert_allclose(named(later[numeric]).numpy(), proba[:, ::-1])
 
 
+@pytest.mark.parametrize("as_table", [True, False])
+@pytest.mark.parametrize("logits", [True, False])
+def test_a_single_output_is_that_of_the_second_class(logits, as_table):
+    pair = drawn_world(0, 300, 300, features=3)
+    net = nn.Sequential(nn.Linear(3, 1), nn.Identity() if logits else nn.Sigmoid())
+    rows = torch.tensor(pair.target.to_numpy()).float()
+    two = nn.Sequential(net[0], nn.Sigmoid())(rows).detach().double()
+    report = report_on(pair)
+    expected = CorrectedClassifier(lambda t: torch.cat([1 - two, two], dim=1), report)(pair.target)
+    corrected = CorrectedClassifier(net, report, logits=logits)
+    found = corrected(pair.target if as_table else rows).double()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_corrected_classifier_is_a_model_of_estimate_shift():
     rows = ROWS.float()
     corrected = CorrectedClassifier(network(), REPORT, logits=True)
@@ -475,7 +490,7 @@ def test_the_classifier_on_cuda(cuda):  # noqa: F811
 
 
 def test_the_report_on_digits_names_the_site_from_metadata_alone():
-    task = digits(0)
+    task = digits(0, rows=900)
     report = task.report(source_network(task, 0))
     assert report.shifted_features == ("site",)
 
@@ -488,7 +503,7 @@ def test_the_experiment_tabulates_and_judges():
             ("unweighted", 1, 1),
             ("importance weights", -2, 1),
             ("CorrectedClassifier", 5, 1.1),
-            ("CorrectedClassifier, true", 0.1, 2),
+            ("CorrectedClassifier, true", -1.4, 2),
         ]
         for seed in range(4)
     ]

@@ -197,3 +197,20 @@ def _numeric_tensor(features: Any, what: str) -> Tensor:
             f"{what} holds text, which an nn.Module cannot take. Pass a callable that prepares "
             "the table, or give source_proba and target_proba."
         ) from None
+
+
+def two_columns(scores: Tensor) -> Tensor:
+    """(n, L) logits; a single column is the second class's against 0."""
+    if scores.ndim == 1 or (scores.ndim == 2 and scores.shape[1] == 1):
+        second = scores.reshape(-1)
+        return torch.stack([torch.zeros_like(second), second], dim=1)
+    return scores
+
+
+def check_width(matrix: Tensor, rows: int, classes: int) -> Tensor:
+    if matrix.shape != (rows, classes):
+        raise ShapeError(
+            f"the model's output must have shape ({rows}, {classes}), a column for each of the "
+            f"report's classes in their order; got {tuple(matrix.shape)}."
+        )
+    return matrix

@@ -17,6 +17,9 @@ _LIMIT = 2**62
 _ROWS = 2**14
 """Rows that are packed together: a temporary of all of them would be large."""
 
+COPIES = 64
+"""Copies of one row that are dealt to folds one by one."""
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -139,27 +142,36 @@ def scatter_folds(key: Tensor, count: Tensor, folds: int) -> Tensor:
     """(n, folds) share of every row in each fold when each copy goes to a fold of its own.
 
     Copies of equal keys are numbered, and the number and the key decide the fold as if at random:
-    equal rows are not spread evenly, which would make every fold a copy of the others. Neither the
-    order of rows nor their merging changes what a fold holds. Fewer than ten rows a fold are too
-    few to leave any out: then every row is in all folds alike.
+    equal rows are not spread evenly, which would make every fold a copy of the others. Of more
+    than COPIES, as many go to each fold as chance would send there. Neither the order of rows nor
+    their merging changes what a fold holds. Fewer than ten rows a fold are too few to leave any
+    out: then every row is in all folds alike.
     """
     if float(count.sum()) < 10 * folds:
         return torch.full((len(count), folds), 1 / folds, dtype=count.dtype, device=count.device)
-    order = key.argsort(stable=True)
-    keys, copies = key[order], count[order].ceil().to(torch.int64)
-    before = copies.cumsum(0) - copies
-    first = torch.searchsorted(keys, keys)
+    groups = group_keys(key)
+    keys, total = key[groups.first], groups.sum(count)
+    copies = total.clamp_max(COPIES).ceil().to(torch.int64)
     row = torch.repeat_interleave(copies)
-    number = torch.arange(len(row), device=key.device) - before[first][row]
+    number = torch.arange(len(row), device=key.device) - (copies.cumsum(0) - copies)[row]
     fold = _mix(keys[row] + _mix(number)).remainder(folds)
     # The last copy of a fractional multiplicity is a part of one.
-    last = torch.arange(len(row), device=key.device) - before[row] == copies[row] - 1
-    part = torch.where(last, count[order][row] - (copies[row] - 1), 1.0).to(count.dtype)
-    sums = count.new_zeros(len(count) * folds).index_add(0, row * folds + fold, part)
-    dealt = sums.reshape(-1, folds) / count[order][:, None].clamp_min(1e-37)
-    share = torch.empty_like(dealt)
-    share[order] = torch.where(count[order][:, None] > 0, dealt, 1 / folds)
-    return share
+    part = torch.where(number == copies[row] - 1, total[row] - (copies[row] - 1), 1.0)
+    sums = total.new_zeros(len(total) * folds)
+    sums = sums.index_add(0, row * folds + fold, part.to(total.dtype)).reshape(-1, folds)
+    noise = _normal(_mix(keys[:, None] + _mix(-1 - torch.arange(folds, device=key.device))))
+    noise = (noise - noise.mean(dim=1, keepdim=True)).to(total.dtype)
+    even = total[:, None] / folds
+    sums = torch.where((total > COPIES)[:, None], (even + even.sqrt() * noise).clamp_min(0.0), sums)
+    whole = sums.sum(dim=1, keepdim=True)
+    share = torch.where(whole > 0, sums / whole.clamp_min(1e-37), 1 / folds)
+    return share[groups.of_row]
+
+
+def _normal(bits: Tensor) -> Tensor:
+    """Standard normal numbers from random int64."""
+    uniform = (_shift(bits, 12).to(torch.float64) + 0.5) / 2**52
+    return math.sqrt(2) * torch.erfinv(2 * uniform - 1)
 
 
 def content_hash(*columns: Tensor, salt: Tensor | None = None) -> Tensor:

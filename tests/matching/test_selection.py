@@ -183,8 +183,8 @@ class TestFolds:
         ratio = torch.arange(1.0, FOLDS + 1).double()
         on_source, on_target = folds.held_out(ratio[:, None, None].expand(FOLDS, 2, 900))
         for held, share in ((on_source, folds.source), (on_target.exp(), folds.target)):
-            whole = share.amax(dim=1) == 1  # Merged rows may be in several folds.
-            assert int(whole.sum()) > 300
+            whole = share.amax(dim=1) == 1  # Equal rows share several folds.
+            assert int(whole.sum()) > 100
             torch.testing.assert_close(held[:, whole], (share @ ratio)[whole].expand(2, -1))
         parts = [folds.held_out(ratio[f : f + 2, None, None].expand(-1, 2, 900), f) for f in (0, 2)]
         rest = folds.held_out(ratio[4:, None, None].expand(-1, 2, 900), 4)

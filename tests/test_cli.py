@@ -288,6 +288,7 @@ def test_a_file_compared_with_itself(files):
         (("--classes", "0", "1", "2"), ["2 probability columns but 3 classes"]),
         (("--json", "no/such/r.json"), ["no folder no/such to write r.json into"]),
         (("--plot", "no/r.png"), ["no folder no to write r.png into"]),
+        (("--max-rows", "0"), ["max_rows must be at least 1"]),
         (("--json", "s.csv", "--force"), ["s.csv is an input", "another name"]),
         (("--plot", "t.csv"), ["t.csv is no picture name", ".png, .pdf"]),
         (("--plot", "shift"), ["shift is no picture name"]),

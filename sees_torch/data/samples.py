@@ -37,6 +37,7 @@ from sees_torch.data.streams import (
     Tally,
 )
 from sees_torch.data.tables import Name
+from sees_torch.data.treatments import treatments
 from sees_torch.errors import SeesError, ShapeError, SupportError
 
 Sample = TypeVar("Sample", bound="_Sample")
@@ -310,7 +311,7 @@ class Target(_Sample):
                     f"target_labels has {len(self.labels)} entries, target has {len(self.rows)} "
                     "rows: give one per row, None or NaN where the label is not known."
                 )
-        self.notes = () if part else _treatments(self, source)
+        self.notes = () if part else treatments(self, source)
 
     @classmethod
     def from_batches(
@@ -348,7 +349,7 @@ class Target(_Sample):
             return tally.counted()
 
         target._take(one_pass, precision, max_rows, distributed, "target")
-        target.notes += _treatments(target, source)
+        target.notes += treatments(target, source)
         return target
 
     def unseen_mass(self, source: Source) -> float:
@@ -379,28 +380,3 @@ def learn_schema(features: Any, kinds: Mapping[Name, Kind] | None, weight: Any) 
     count = read_count(weight, len(features), "source_weight")
     device = features.device if isinstance(features, Tensor) else count.device
     return Schema.learn(features, kinds, weight=count.to(device))
-
-
-def _treatments(target: Target, source: Source) -> tuple[str, ...]:
-    notes = []
-    for j, column in enumerate(target.schema.columns):
-        codes = target.rows.codes[:, j]
-        unseen = float(target.mass[codes == column.unseen].sum())
-        if unseen > 0:
-            notes.append(
-                f"{column.name}: {unseen:.2%} of the target has levels unknown to the source"
-            )
-        missing = float(target.mass[codes == column.missing].sum())
-        if missing > 0 and not float(source.mass[source.rows.codes[:, j] == column.missing].sum()):
-            notes.append(
-                f"{column.name}: {missing:.2%} of the target is missing, nothing in the source is"
-            )
-        clamped = float(target.mass[target.rows.clamped[:, j]].sum())
-        if clamped > 0:
-            notes.append(
-                f"{column.name}: {clamped:.2%} of the target lies outside "
-                f"{column.show(column.low)} to {column.show(column.high)} and was clamped to it"
-            )
-        if column.seen_codes == 0:
-            notes.append(f"{column.name}: empty in the source, so it cannot explain a shift")
-    return tuple(notes)

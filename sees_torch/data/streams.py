@@ -73,6 +73,12 @@ class Tally:
     _kept: Part | None = None
     _fresh: list[Part] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if self.max_rows < 1:
+            raise SeesError(f"max_rows must be at least 1, got {self.max_rows}.")
+        if self.precision is not None and not 1 <= self.precision <= 51:
+            raise SeesError(f"precision must be 1 to 51 bits, or None; got {self.precision}.")
+
     def add(self, rows: Rows, labels: Tensor, proba: Tensor, count: Tensor) -> None:
         """Count one more batch."""
         short = replace(rows, codes=rows.codes.to(self._small()))

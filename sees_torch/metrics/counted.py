@@ -14,8 +14,8 @@ from sees_torch.data import Rows, Schema, Source, Target
 from sees_torch.data.arrays import read_count
 from sees_torch.data.labels import read_classes, read_labels
 from sees_torch.data.probabilities import by_class, of_second_class, read_proba
-from sees_torch.data.samples import _treatments
 from sees_torch.data.streams import Counted, Tally
+from sees_torch.data.treatments import treatments
 from sees_torch.errors import SeesError, ShapeError, SupportError
 from sees_torch.matching.match import whole_number
 from sees_torch.metrics.states import RowMetric
@@ -163,7 +163,7 @@ class CountedRows(RowMetric):
             sample.rows, sample.labels, sample.count = part.rows, part.labels, part.count
             sample.proba = sample.posterior = part.proba
             sample.notes = part.notes(what)
-        target.notes += _treatments(target, source)
+        target.notes += treatments(target, source)
         if len(source.labels.unique()) < 2:
             raise SupportError("the source must show at least two classes.")
         return source, target

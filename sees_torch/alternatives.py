@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from sees_torch.data import Source, Target
 from sees_torch.efficient import mean_variance
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
 from sees_torch.matching import Match
 from sees_torch.matching.auto import ONE_FEATURE, is_dense
-from sees_torch.matching.match import Choice, quietly
+from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.selection import STANDARD_ERRORS, TIE
 from sees_torch.uncertainty import analytic_error
 
@@ -29,6 +31,7 @@ class Alternative:
         behind: how far it is behind the best, in standard errors.
         gap: its estimate of the headline metric's gap; error: the analytic standard error.
         rival: it is as simple as the chosen hypothesis and explains the target as well.
+        share: its part in the averaged gap; 1 for the chosen one where nothing is averaged.
     """
 
     place: int
@@ -37,10 +40,15 @@ class Alternative:
     gap: float
     error: float | None
     rival: bool
+    share: float
 
 
-def compare(source: Source, target: Target, choice: Choice, metric: Metric) -> list[Alternative]:
+def compare(
+    source: Source, target: Target, hypotheses: Hypotheses, metric: Metric
+) -> list[Alternative]:
     """The best hypothesis of every rank of simplicity, and the rivals of the chosen one."""
+    choice = hypotheses.choice
+    assert choice is not None
     score, errors = choice.evidence.score(), choice.evidence.standard_errors()
     best, chosen = int(score.argmax()), choice.chosen
     rank = choice.candidate.rank
@@ -60,9 +68,13 @@ def compare(source: Source, target: Target, choice: Choice, metric: Metric) -> l
         and place != chosen
         and not is_dense(choice.candidate)
     ][:MOST_RIVALS]
+    share = torch.zeros_like(score)
+    share[chosen] = 1.0
+    if choice.averaged:
+        share = choice.shares(score)
     found = []
     for place in sorted({*leaders.values(), *rivals}, key=order.index):
-        match = quietly(choice.candidates[place].quick(), source, target)
+        match = hypotheses.fit(place)[1]
         gap = estimate_gap(source, target, match.weight_function, metric, own_estimator(match))
         values = row_values(source, target, metric)
         found.append(
@@ -73,6 +85,7 @@ def compare(source: Source, target: Target, choice: Choice, metric: Metric) -> l
                 float(gap.gap.detach()),
                 None if values is None else analytic_error(source, target, match, gap, values),
                 place in rivals,
+                float(share[place]),
             )
         )
     return found

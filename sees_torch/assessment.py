@@ -32,6 +32,7 @@ from sees_torch.gap import (
 from sees_torch.identifiability import blind_spot, judge, resolution
 from sees_torch.matching import CBPE, KnownWeights, Match, Method, NoShift
 from sees_torch.matching.auto import is_dense
+from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import Estimator, Replicable
 from sees_torch.report import ShiftReport
 from sees_torch.uncertainty import (
@@ -59,7 +60,17 @@ def report_match(
 ) -> ShiftReport:
     """The report on what a method matched; arguments as those of `estimate_shift`."""
     used: Any = own_estimator(match) if estimator == "auto" else estimator
+    if estimator != "auto":
+        match = _alone(match)
+    hypotheses = Hypotheses(source, target, match, method)
+    choice = match.choice
+    average = choice is not None and len(choice.averaged) > 0
     estimates = [_estimate(source, target, match, metric, used) for metric in metrics]
+    if average:
+        estimates = [
+            _average(source, target, hypotheses, metric, own)
+            for metric, own in zip(metrics, estimates, strict=True)
+        ]
     gaps = [estimate.gap for estimate in estimates]
     weights = match.weight_function.of_rows(source.rows, source.labels)
     _warn_of_mean(float(source.mean(weights)))
@@ -70,11 +81,11 @@ def report_match(
             resamples = bootstrap(
                 source,
                 target,
-                match,
-                method,
+                hypotheses,
                 [estimate.values for estimate in estimates],
                 gaps,
                 [estimate.mix for estimate in estimates],
+                average=average,
                 replicates=replicates,
                 memory=memory,
                 generator=generator,
@@ -85,10 +96,9 @@ def report_match(
         ]
         intervals = tuple(interval for interval, _ in spreads)
         errors = tuple(error for _, error in spreads)
-        choice = match.choice
         alternatives: tuple[Alternative, ...] = ()
         if choice is not None:
-            alternatives = tuple(compare(source, target, choice, metrics[0]))
+            alternatives = tuple(compare(source, target, hypotheses, metrics[0]))
         selection = _selection(source, match, resamples)
         figures = _figures(source, target, match, weights)
         figures |= _evidence(
@@ -151,6 +161,39 @@ def _estimate(
         mix = LabelMix.of(source, target, found, values, posterior)
     value = mix.mixed(gap.target_value[None], target.count[None])[0]
     return _Estimate(replace(gap, target_value=value), values, mix, mix.variance**0.5)
+
+
+def _alone(match: Match) -> Match:
+    """The match with no average: an estimator that is asked for belongs to the chosen weights."""
+    if match.choice is None:
+        return match
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # What there was to warn of has been said.
+        return replace(match, choice=replace(match.choice, averaged={}))
+
+
+def _average(
+    source: Source, target: Target, hypotheses: Hypotheses, metric: Metric, chosen: _Estimate
+) -> _Estimate:
+    """The gap averaged over the hypotheses that the data leave open, by how well they explain them.
+
+    Its variance is the mean of theirs and the variance between them.
+    """
+    choice = hypotheses.choice
+    assert choice is not None
+    shares = choice.shares(choice.evidence.score())
+    value, square, known = torch.zeros_like(chosen.gap.target_value), 0.0, True
+    for place in sorted(choice.averaged):
+        match = hypotheses.fit(place)[1]
+        own = place == hypotheses.chosen
+        one = chosen if own else _estimate(source, target, match, metric, own_estimator(match))
+        share = shares[place]
+        value = value + share * one.gap.target_value
+        known = known and one.error is not None
+        square += float(share) * (float(one.gap.gap.detach()) ** 2 + (one.error or 0.0) ** 2)
+    gap = replace(chosen.gap, target_value=value)
+    error = max(square - float(gap.gap.detach()) ** 2, 0.0) ** 0.5 if known else None
+    return replace(chosen, gap=gap, error=error)
 
 
 def interval_kind(

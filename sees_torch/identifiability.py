@@ -18,7 +18,7 @@ from sees_torch.data import Source, Target
 from sees_torch.efficient import cells_of, efficient_values, has_cells, worst_condition
 from sees_torch.gap import Metric, row_values
 from sees_torch.matching import KnownWeights, Match, Method, SEESem
-from sees_torch.matching.auto import is_dense
+from sees_torch.matching.auto import CONTESTED, is_dense
 from sees_torch.matching.match import Choice, quietly
 from sees_torch.matching.selection import STANDARD_ERRORS
 from sees_torch.weights import WeightFunction
@@ -37,9 +37,6 @@ BLIND = 0.8
 """The same if the most telling feature had shifted: beyond this nobody could have seen it."""
 MATERIAL = 0.01
 """Differences of gaps below this share of the metric's range do not matter."""
-NEARLY = 1.0
-"""That no feature shifted is doubtful when another hypothesis is better by so many standard
-errors; from 1.5 on the other one is chosen."""
 FEW_ROWS = 30.0
 """Effective source rows."""
 
@@ -236,7 +233,7 @@ def _doubt_hypothesis(
 ) -> None:
     """Do other hypotheses that explain the target disagree about the gap?"""
     chosen = next(a for a in alternatives if a.place == choice.chosen)
-    if not match.features and NEARLY < chosen.behind <= STANDARD_ERRORS:
+    if not match.features and CONTESTED < chosen.behind <= STANDARD_ERRORS:
         doubts.add(
             "that no feature shifted is only just not ruled out: another hypothesis explains the "
             f"target better by {chosen.behind:.1f} standard errors"

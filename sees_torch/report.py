@@ -210,7 +210,8 @@ class ShiftReport:
         """Hypotheses beside the chosen one, best score first, with the gap that each would give.
 
         `behind` counts standard errors to the best; the simplest hypothesis less than 1.5 behind
-        is chosen. A `rival` is as simple as the chosen one and explains the target as well.
+        is chosen. A `rival` is as simple as the chosen one and explains the target as well; `share`
+        is a hypothesis' part in the gap, which is an average over those that the data leave open.
         """
         import pandas as pd
 
@@ -231,6 +232,7 @@ class ShiftReport:
                     "error": float("nan") if other.error is None else other.error,
                     "chosen": other.place == choice.chosen,
                     "rival": other.rival,
+                    "share": other.share,
                 }
             )
         return pd.DataFrame(rows)

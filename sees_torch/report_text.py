@@ -91,6 +91,9 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
     if "stability" in report.diagnostics:
         share = report.diagnostics["stability"]
         chosen += f" (these features in {share:.0%} of the resamples)"
+    choice = report.match.choice
+    if choice is not None and choice.averaged:
+        chosen += f"; contested, so the gap averages {len(choice.averaged)} hypotheses"
     others = report.hypotheses()
     others = others[~others["chosen"]].sort_values(
         ["rival", "behind"], ascending=[False, True], kind="stable"

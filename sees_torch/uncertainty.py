@@ -1,7 +1,8 @@
 """How sure is the gap? A Poisson bootstrap of both samples, and the analytic error beside it.
 
-A replicate gives every row a Poisson number of copies. In each, the hypothesis is chosen anew from
-the held-out ratios, and the gap is estimated anew under the chosen one. The ratios themselves are
+A replicate gives every row a Poisson number of copies. In each, features are named anew from the
+held-out ratios, and the gap is estimated anew: under the hypothesis named, or, where the gap is an
+average over hypotheses, as the average by their shares in that replicate. The ratios themselves are
 not fitted again (they were fitted without the rows they are judged on), and neither is the
 calibration: `eff` and `dr` do not depend on p(y|x) to first order. So a replicate costs a few
 passes over the rows.
@@ -28,7 +29,8 @@ from sees_torch.efficient import (
 )
 from sees_torch.few_labels import LabelMix
 from sees_torch.gap import Gap, gap_parts, own_estimator, target_posterior
-from sees_torch.matching import Match, Method, NoShift, SEESem
+from sees_torch.matching import Match, Method
+from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import Estimator, Replicable
 from sees_torch.matching.selection import RESAMPLED_STANDARD_ERRORS
 from sees_torch.statistics.products import MEMORY
@@ -99,12 +101,12 @@ class Replicates:
 def bootstrap(
     source: Source,
     target: Target,
-    match: Match,
-    method: Method,
+    hypotheses: Hypotheses,
     values: Sequence[RowValues | None],
     gaps: Sequence[Gap],
     mixes: Sequence[LabelMix | None],
     *,
+    average: bool,
     replicates: int,
     memory: int | None = None,
     generator: torch.Generator | None = None,
@@ -113,31 +115,31 @@ def bootstrap(
 
     Args:
         source, target: the samples.
-        match: of the samples, with its choice if the method made one.
-        method: that made the match; used when there was no choice.
+        hypotheses: behind the match.
         values: of each metric's rows, None for a metric that is no mean over rows.
         gaps: their estimates, for the name and estimator of each.
         mixes: how labelled target rows enter each.
+        average: the gaps are averages over hypotheses.
         replicates: B.
         memory: bytes that a part of the replicates may take, 256 MiB by default.
         generator: of the resamples, by default one with a fixed seed.
     """
     device = source.count.device
     generator = generator or torch.Generator(device=device).manual_seed(0)
-    hypotheses = _Hypotheses(source, target, match, method)
-    usual = own_estimator(match)
+    usual = own_estimator(hypotheses.fit(hypotheses.chosen)[1])
     results, choices = [], []
     for size in _parts(source, target, replicates, memory or MEMORY):
         here, there = (_resampled(sample.count, size, generator) for sample in (source, target))
-        chosen = hypotheses.choose(here, there)
+        chosen, shares = _shares(hypotheses, here, there, average)
         part = torch.zeros(size, len(gaps), dtype=torch.float64, device=device)
-        for place in torch.unique(chosen).tolist():
-            rows = (chosen == place).nonzero().squeeze(1)
-            method, fitted = hypotheses.fit(place)
+        for place, share in shares.items():
+            rows = share.nonzero().squeeze(1)
+            method, fitted = hypotheses.uncertain(place)
             resample = _Resample(source, target, method, fitted, here[rows], there[rows])
             for column, (gap, value, mix) in enumerate(zip(gaps, values, mixes, strict=True)):
                 used = own_estimator(fitted) if gap.estimator == usual else gap.estimator
-                part[rows, column] = resample.gap(gap.metric, used, value, mix).to(part.dtype)
+                found = resample.gap(gap.metric, used, value, mix).to(part.dtype)
+                part[rows, column] += share[rows] * found
         results.append(part)
         choices.append(chosen)
     return Replicates(torch.cat(results), torch.cat(choices))
@@ -149,43 +151,30 @@ def _resampled(count: Tensor, size: int, generator: torch.Generator) -> Tensor:
     return torch.where(drawn.sum(dim=1, keepdim=True) > 0, drawn, count)
 
 
+def _shares(
+    hypotheses: Hypotheses, here: Tensor, there: Tensor, average: bool
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """(B,) the candidate that each resample names, and (B,) shares of candidates in its gap."""
+    choice = hypotheses.choice
+    if choice is None:
+        chosen = torch.full((len(here),), hypotheses.chosen, device=here.device)
+        return chosen, {hypotheses.chosen: torch.ones_like(here[:, 0], dtype=torch.float64)}
+    score = choice.evidence.score(here, there)
+    chosen = choice.pick(score, RESAMPLED_STANDARD_ERRORS)
+    if not average:
+        return chosen, {
+            place: (chosen == place).to(torch.float64) for place in torch.unique(chosen).tolist()
+        }
+    shares = choice.shares(score).to(torch.float64)
+    return chosen, {place: shares[:, place] for place in sorted(choice.averaged)}
+
+
 def _parts(source: Source, target: Target, replicates: int, memory: int) -> Iterator[int]:
     """Numbers of replicates that fit into memory together."""
     per_replicate = 8 * (len(source) + len(target)) * (8 + 8 * len(source.classes))
     step = max(1, memory // per_replicate)
     for first in range(0, replicates, step):
         yield min(step, replicates - first)
-
-
-class _Hypotheses:
-    """The candidates, fitted to the samples when they are first asked for."""
-
-    def __init__(self, source: Source, target: Target, match: Match, method: Method) -> None:
-        self.samples = source, target
-        self.choice = match.choice
-        self.fitted: dict[int, tuple[Method, Match]] = {}
-        place = 0 if self.choice is None else self.choice.chosen
-        used = method if self.choice is None else self.choice.candidate.method
-        self.fitted[place] = (match.settings or used, match)
-        if isinstance(self.fitted[place][0], NoShift):
-            del self.fitted[place]
-
-    def choose(self, here: Tensor, there: Tensor) -> Tensor:
-        """(B,) the candidate that each resample prefers."""
-        if self.choice is None:
-            return torch.zeros(len(here), dtype=torch.int64, device=here.device)
-        score = self.choice.evidence.score(here, there)
-        return self.choice.pick(score, RESAMPLED_STANDARD_ERRORS)
-
-    def fit(self, place: int) -> tuple[Method, Match]:
-        """Nothing shifted is uncertain like labels only: a small shift may have gone unseen."""
-        if place not in self.fitted:
-            assert self.choice is not None
-            method = self.choice.candidates[place].quick()
-            if isinstance(method, NoShift):
-                method = SEESem(features=())
-            self.fitted[place] = method, method.match(*self.samples)
-        return self.fitted[place]
 
 
 class _Resample:

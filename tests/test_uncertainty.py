@@ -8,6 +8,7 @@ from worlds import drawn_world, exact_world, samples
 from sees_torch import KLIEP, KnownWeights, SEESd, SEESem, SeesError, estimate_shift
 from sees_torch.efficient import mean_variance
 from sees_torch.gap import estimate_gap, row_values
+from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.uncertainty import Replicates, analytic_error, bootstrap, normal_interval
 
 KNOWN = SEESem(features=("x0",), shrinkage=10.0)
@@ -90,11 +91,11 @@ class TestBootstrap:
         found = bootstrap(
             source,
             target,
-            match,
-            method,
+            Hypotheses(source, target, match, method),
             [values],
             [gap],
             [None],
+            average=False,
             replicates=4,
             generator=torch.Generator().manual_seed(5),
         )

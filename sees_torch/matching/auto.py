@@ -36,6 +36,10 @@ CONTENDERS = 4
 """Feature sets of each size that are then compared on all rows."""
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""
+CONTESTED = 1.0
+"""Standard errors that the chosen hypothesis may be behind the best before gaps are averaged; from
+1.5 on it would not be chosen. With 0.5 small samples gain more from averaging (CREDIT, 1,000 rows:
+3.5 points, not 3.8), but without any shift intervals are three times as wide as they need be."""
 MOST_REFUSED = 8
 MOST_PAIRS = 60
 """More pairs of features than this are not all tried: only those of the best single ones."""
@@ -63,7 +67,10 @@ class Auto:
     ... features (SEES-em); features alone; covariates only; labels and many features (SEES-c). The
     simplest one within 1.5 standard errors of the best is chosen; all are kept as evidence. When
     even more than three features improve the score, the shift is not sparse, and one of the last
-    two hypotheses is chosen; they are fitted only when the others leave some feature unexplained.
+    two hypotheses is chosen; they are fitted only when the others leave some feature unexplained or
+    the choice contested. It is contested when the chosen hypothesis is more than one standard error
+    behind the best: then it still says which features moved, but the gap is an average over
+    all hypotheses, weighed by how well they explain the data.
     Of more than SCREENED rows, a part first tells which feature sets are worth a look at all rows.
 
     Args:
@@ -82,9 +89,9 @@ class Auto:
         search.add_nothing()
         search.add_tables(None)
         dense = search.is_dense()
-        if dense or search.misfit() > 1:
+        if dense or search.is_contested() or search.misfit() > 1:
             search.add_dense_path()
-        return search.choose(dense)
+        return search.choose(dense, average=search.is_contested(dense))
 
 
 def choose_tables(method: SEESem, source: Source, target: Target) -> Match:
@@ -112,6 +119,7 @@ class _Search:
         self.counts = self.folds.training(source, target)
         self.candidates: list[Candidate] = []
         self.ratios: list[tuple[Tensor, Tensor]] = []
+        self.fitted: dict[int, Match] = {}
 
     def add_nothing(self) -> None:
         ratio = torch.ones_like(self.source.count)[None], torch.zeros_like(self.target.count)[None]
@@ -169,6 +177,12 @@ class _Search:
         """Even one feature more than a sparse answer may have explains the target better."""
         return len(self._choice().candidate.features) > MOST_FEATURES
 
+    def is_contested(self, dense: bool = False) -> bool:
+        """The simplest hypothesis that is not ruled out is not about as good as the best."""
+        choice = self._choice(dense)
+        behind = choice.behind[choice.chosen]
+        return bool(behind > CONTESTED) and not choice.evidence.population
+
     def misfit(self) -> float:
         """What the best hypothesis so far leaves unexplained; above 1 more features moved."""
         here, there = (torch.cat(parts) for parts in zip(*self.ratios, strict=True))
@@ -193,6 +207,7 @@ class _Search:
         """A dense hypothesis, fitted anew without each fold."""
         tables = method.refits(self.source, self.target, match, *self.counts)
         ratio = induced_ratio(self.source, self.target, tables)
+        self.fitted[len(self.candidates)] = match
         self._add([Candidate(words, method, (), rank)], self.folds.held_out(ratio))
 
     def _table(self, members: tuple[int, ...]) -> Candidate:
@@ -223,13 +238,18 @@ class _Search:
     def _evidence(self) -> Evidence:
         return Evidence.of(self.source, self.target, self.ratios)
 
-    def _hopeless(self, choice: Choice, match: Match) -> bool:
-        """Labels cannot be told apart in a cell of the chosen table, and others can be chosen.
+    def _fit(self, place: int) -> Match:
+        if place not in self.fitted:
+            method = self.candidates[place].quick()
+            self.fitted[place] = quietly(method, self.source, self.target)
+        return self.fitted[place]
+
+    def _hopeless(self, match: Match) -> bool:
+        """Labels cannot be told apart in a cell of the table.
 
         Such a hypothesis may explain the target well and still know nothing of the gap.
         """
-        simpler = int(choice.eligible.sum()) > 1 and choice.candidates[0].rank == NOTHING
-        if not (simpler and match.features and match.estimator is None):
+        if not match.features or match.estimator is not None:
             return False
         function = match.weight_function
         if not has_cells(function) or is_population(self.source, self.target):
@@ -241,17 +261,39 @@ class _Search:
         eligible = rank >= COVARIATES if dense else torch.ones_like(rank, dtype=torch.bool)
         return Choice.make(tuple(self.candidates), self._evidence(), eligible)
 
-    def choose(self, dense: bool = False) -> Match:
-        """The chosen hypothesis, fitted to all rows; if dense, one of many features."""
+    def choose(self, dense: bool = False, average: bool = False) -> Match:
+        """The chosen hypothesis, fitted to all rows.
+
+        Args:
+            dense: choose among hypotheses of many features only.
+            average: average the gap over the hypotheses that the data leave open.
+        """
         choice = self._choice(dense)
         match = choice.candidate.method.match(self.source, self.target)
         for _ in range(MOST_REFUSED):
-            if not self._hopeless(choice, match):
+            simpler = int(choice.eligible.sum()) > 1 and choice.candidates[0].rank == NOTHING
+            if not (simpler and self._hopeless(match)):
                 break
             eligible = choice.eligible.clone()
             eligible[choice.chosen] = False
             choice = Choice.make(choice.candidates, choice.evidence, eligible)
             match = choice.candidate.method.match(self.source, self.target)
+        if average:
+            choice = replace(choice, averaged=self._averaged(choice))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.
             return replace(match, choice=choice)
+
+    def _averaged(self, choice: Choice) -> dict[int, Match]:
+        """Matches of the hypotheses that the data leave open and that know something of the gap.
+
+        Naming features takes strong evidence; a gap does not wait for it. Where several hypotheses
+        explain the data, their average errs less than any rule that takes one of them.
+        """
+        open_to = choice.eligible.clone()
+        while True:
+            members = choice.likely(open_to)
+            hopeless = [place for place in members if self._hopeless(self._fit(place))]
+            if not hopeless:
+                return {place: self._fit(place) for place in members}
+            open_to[hopeless] = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.errors import ConvergenceWarning, SeesError, SeesWarning, SupportWarning
-from sees_torch.matching.selection import STANDARD_ERRORS, Evidence, simplest
+from sees_torch.matching.selection import LEAST_SHARE, STANDARD_ERRORS, Evidence, simplest
 from sees_torch.solvers.solution import Status
 from sees_torch.weights import WeightFunction
 
@@ -69,12 +70,15 @@ class Choice:
         evidence: their held-out ratios.
         eligible: (H,) bool; those that could be chosen.
         chosen: position of the chosen one.
+        averaged: the matches of those that the gap is averaged over, by position; empty to take
+            the chosen one's gap.
     """
 
     candidates: tuple[Candidate, ...]
     evidence: Evidence
     eligible: Tensor
     chosen: int
+    averaged: Mapping[int, Match] = field(default_factory=dict)
 
     @classmethod
     def make(
@@ -93,6 +97,26 @@ class Choice:
     @property
     def candidate(self) -> Candidate:
         return self.candidates[self.chosen]
+
+    @property
+    def behind(self) -> Tensor:
+        """(H,) how far each is behind the best that could be chosen, in standard errors."""
+        score = torch.where(self.eligible, self.evidence.score(), -torch.inf)
+        best = int(score.argmax())
+        error = self.evidence.standard_errors()[best]
+        return ((score[best] - score) / error.clamp_min(1e-37)).where(score < score[best], 0.0)
+
+    def likely(self, open_to: Tensor) -> list[int]:
+        """Those of `open_to` whose share in an average over all of them would count."""
+        usable = torch.where(open_to, self.evidence.log_odds(self.evidence.score()), -torch.inf)
+        return (usable.softmax(dim=0) >= LEAST_SHARE).nonzero().squeeze(1).tolist()
+
+    def shares(self, score: Tensor) -> Tensor:
+        """(..., H) share of every hypothesis in the average, by scores (..., H)."""
+        usable = torch.full_like(score, -torch.inf)
+        members = sorted(self.averaged)
+        usable[..., members] = self.evidence.log_odds(score)[..., members]
+        return usable.softmax(dim=-1)
 
 
 @dataclass(frozen=True)

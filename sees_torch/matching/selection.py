@@ -28,6 +28,10 @@ STANDARD_ERRORS = 1.5
 """A simpler hypothesis is kept unless it falls behind the best by more than this."""
 RESAMPLED_STANDARD_ERRORS = 2 * STANDARD_ERRORS
 """The same in a bootstrap resample, whose score carries the noise of the sample and its own."""
+TEMPER = 0.5
+"""Held-out log-likelihoods count by this much when hypotheses are averaged: folds share rows."""
+LEAST_SHARE = 0.02
+"""Hypotheses with a smaller share are left out of the average."""
 LEAST_RATIO = 1e-3
 """Held-out ratios are floored here, so that no single row decides."""
 TIE = 1e-9
@@ -143,6 +147,15 @@ class Evidence:
         there = self.target_count if target_count is None else target_count
         log_mean = (here @ self.on_source.T / here.sum(dim=-1, keepdim=True)).log()
         return there @ self.on_target.T / there.sum(dim=-1, keepdim=True) - log_mean
+
+    def log_odds(self, score: Tensor) -> Tensor:
+        """(..., H) logarithm of how well each explains both samples, up to a constant.
+
+        A score is a mean over the target whose noise is that of both samples, so it counts for
+        n m / (n + m) rows.
+        """
+        n, m = self.source_count.sum(), self.target_count.sum()
+        return score * (TEMPER * n * m / (n + m))
 
     def standard_errors(self) -> Tensor:
         """(H, H) standard error of the difference of two scores."""

@@ -1,0 +1,124 @@
+"""The gap where the data leave several hypotheses open."""
+
+import pytest
+import torch
+from worlds import drawn_world, exact_world
+
+from sees_torch import SEESem, estimate_shift
+from sees_torch.matching.auto import CONTESTED
+from sees_torch.matching.selection import LEAST_SHARE, TEMPER
+
+
+def inputs(seed: int, rows: int = 400):
+    return drawn_world(seed, rows, rows, features=5, strength=0.6).inputs()
+
+
+@pytest.fixture(scope="module")
+def contested():
+    """The first of a row of small worlds whose choice is contested."""
+    for seed in range(40):
+        report = estimate_shift(**inputs(seed), confidence=None)
+        if len(report.match.choice.averaged) > 1:
+            return seed, report
+    raise AssertionError("no small world has a contested choice")
+
+
+class TestAverage:
+    def test_is_the_mean_of_the_hypotheses_by_their_shares(self, contested):
+        seed, report = contested
+        choice = report.match.choice
+        score = choice.evidence.score()
+        rows = 400 * 400 / 800
+        members = sorted(choice.averaged)
+        share = (TEMPER * rows * score[members]).softmax(dim=0)
+        gaps = []
+        for place in members:
+            candidate = choice.candidates[place]
+            method = choice.candidate.method if place == choice.chosen else candidate.quick()
+            gaps.append(estimate_shift(**inputs(seed), method=method, confidence=None).gap)
+        assert report.gap == pytest.approx(
+            float(share @ torch.tensor(gaps, dtype=share.dtype)), abs=1e-9
+        )
+
+    def test_only_hypotheses_that_count_are_in_it(self, contested):
+        choice = contested[1].match.choice
+        shares = choice.shares(choice.evidence.score())
+        assert float(shares.sum()) == pytest.approx(1)
+        assert float(shares[shares > 0].min()) >= LEAST_SHARE
+        assert set(shares.nonzero().squeeze(1).tolist()) == set(choice.averaged)
+
+    def test_the_shares_are_shown(self, contested):
+        report = contested[1]
+        shown = report.hypotheses()["share"]
+        choice = report.match.choice
+        wanted = choice.shares(choice.evidence.score())
+        for alternative, share in zip(report.alternatives, shown, strict=True):
+            assert share == pytest.approx(float(wanted[alternative.place]))
+
+    def test_the_report_says_so(self, contested):
+        members = len(contested[1].match.choice.averaged)
+        assert f"averages {members} hypotheses" in str(contested[1])
+
+    def test_an_estimator_asked_for_belongs_to_the_chosen_weights(self, contested):
+        seed, _ = contested
+        report = estimate_shift(**inputs(seed), estimator="ipw", confidence=None)
+        assert "averages" not in str(report)
+        right = (report.source.predictions == report.source.labels).double()
+        assert report.gap == pytest.approx(float((report.weights - 1).mul(right).mean()))
+
+    def test_the_interval_allows_for_it(self, contested):
+        seed, _ = contested
+        report = estimate_shift(**inputs(seed))
+        alone = estimate_shift(**inputs(seed), method=report.match.choice.candidate.method)
+        low, high = report.interval
+        assert low <= report.gap <= high
+        assert high - low > 0.5 * (alone.interval[1] - alone.interval[0])
+
+    def test_the_analytic_error_holds_the_spread_between_hypotheses(self, contested):
+        report = contested[1]
+        choice = report.match.choice
+        shares = choice.shares(choice.evidence.score())
+        gaps = {a.place: a.gap for a in report.alternatives}
+        spread = sum(
+            float(shares[place]) * (gaps[place] - report.gap) ** 2
+            for place in choice.averaged
+            if place in gaps
+        )
+        assert report.analytic_errors[0] ** 2 >= spread - 1e-12
+
+    def test_other_metrics_are_averaged_too(self, contested):
+        seed, report = contested
+        several = estimate_shift(**inputs(seed), metric=["accuracy", "auroc"], confidence=None)
+        assert several.gap == pytest.approx(report.gap, abs=1e-12)
+        members = several.match.choice.averaged
+        own = [
+            estimate_shift(
+                **inputs(seed),
+                method=several.match.choice.candidates[place].quick(),
+                metric="auroc",
+                confidence=None,
+            ).gap
+            for place in members
+        ]
+        found = float(several.gaps[1].gap)
+        assert min(own) - 1e-9 <= found <= max(own) + 1e-9
+
+
+class TestNoAverage:
+    def test_a_clear_choice_speaks_for_itself(self):
+        pair = drawn_world(0, 4000, 4000)
+        report = estimate_shift(**pair.inputs(), confidence=None)
+        choice = report.match.choice
+        assert float(choice.behind[choice.chosen]) <= CONTESTED
+        assert not choice.averaged
+        alone = estimate_shift(**pair.inputs(), method=choice.candidate.method, confidence=None)
+        assert report.gap == pytest.approx(alone.gap)
+
+    def test_a_population_leaves_nothing_open(self):
+        report = estimate_shift(**exact_world(3).inputs(), confidence=None)
+        assert not report.match.choice.averaged
+
+    def test_sees_em_takes_what_it_chose(self, contested):
+        seed, _ = contested
+        report = estimate_shift(**inputs(seed), method=SEESem(), confidence=None)
+        assert not report.match.choice.averaged

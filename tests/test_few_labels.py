@@ -197,6 +197,22 @@ class TestMixing:
         for equal in np.unique(p[:, 0]):
             assert len(set(stratum.numpy()[p[:, 0] == equal].tolist())) == 1
 
+    def test_the_last_bits_of_equal_rows_decide_nothing(self):
+        """Few distinct rows: the labelled copies of each must be in the stratum of the others."""
+        pair = drawn_world(32, 4000, 4000, features=3, quality=0.6)
+        taken = np.random.default_rng(32).choice(4000, 150, replace=False)
+        known = np.full(4000, np.nan)
+        known[taken] = pair.target_labels[taken]
+        report = estimate_shift(
+            **pair.inputs(), method=SEESem(features=pair.features), target_labels=known
+        )
+        place = strata(report.target, row_values(report.source, report.target, "accuracy"))
+        of_row = pd.DataFrame({"stratum": place.numpy()}).groupby(
+            [*pair.target.to_numpy().T, *pair.target_proba.T]
+        )
+        assert (of_row["stratum"].nunique() == 1).all()
+        assert abs(report.gap - pair.population_gap) < 0.03
+
     def test_the_labelled_value_is_a_stratified_mean(self, known):
         _, target, _, values, posterior = self.parts(known)
         error = LabelledError.of(target, posterior, values)

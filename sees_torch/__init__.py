@@ -40,7 +40,8 @@ from sees_torch.matching import (
 from sees_torch.monitor import ShiftMonitor, estimate_many
 from sees_torch.report import ShiftReport
 from sees_torch.statistics.basis import Basis, FeatureBasis
-from sees_torch.training import ImportanceWeights, TargetLoss, importance_weights
+from sees_torch.target_loss import TargetLoss
+from sees_torch.training import ImportanceWeights, importance_weights
 from sees_torch.version import __version__
 from sees_torch.weighted_metrics import (
     auroc,

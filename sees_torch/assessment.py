@@ -19,7 +19,7 @@ from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
 from sees_torch.efficient import RowValues
 from sees_torch.errors import SeesWarning
-from sees_torch.few_labels import LabelMix, enough_labels
+from sees_torch.few_labels import LabelledError, LabelMix, enough_labels
 from sees_torch.gap import (
     Gap,
     Metric,
@@ -33,7 +33,7 @@ from sees_torch.identifiability import blind_spot, judge, resolution
 from sees_torch.matching import CBPE, KnownWeights, Match, Method, NoShift
 from sees_torch.matching.auto import is_dense
 from sees_torch.matching.hypotheses import Hypotheses
-from sees_torch.matching.match import Estimator, Replicable
+from sees_torch.matching.match import Estimator, Replicable, has_graph
 from sees_torch.report import ShiftReport
 from sees_torch.uncertainty import (
     Replicates,
@@ -73,7 +73,7 @@ def report_match(
         ]
     gaps = [estimate.gap for estimate in estimates]
     weights = match.weight_function.of_rows(source.rows, source.labels)
-    _warn_of_mean(float(source.mean(weights)))
+    _warn_of_mean(float(source.mean(weights.detach())))
     with torch.no_grad():
         kind = interval_kind(source, target, match, method, used, confidence, replicates)
         resamples = None
@@ -108,7 +108,7 @@ def report_match(
         verdict = judge(
             source, match, method, float(gaps[0].gap), intervals[0], alternatives, figures
         )
-    share = source.mean(one_hot(source.labels, len(source.classes)) * weights[:, None])
+    share = source.mean(one_hot(source.labels, len(source.classes)) * weights.detach()[:, None])
     share = share / share.sum().clamp_min(1e-37)
     return ShiftReport(
         gaps=tuple(gaps),
@@ -159,6 +159,9 @@ def _estimate(
         found = gap_parts(source, target, function, values, gap.estimator)
         posterior = target_posterior(function.table(target.rows), target.posterior)
         mix = LabelMix.of(source, target, found, values, posterior)
+    if has_graph(source, target):
+        posterior = target_posterior(function.table(target.rows), target.posterior)
+        mix = replace(mix, error=LabelledError.of(target, posterior, values))
     value = mix.mixed(gap.target_value[None], target.count[None])[0]
     return _Estimate(replace(gap, target_value=value), values, mix, mix.variance**0.5)
 

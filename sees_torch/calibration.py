@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.data.counting import deal, group_rows
+from sees_torch.solvers.implicit import moved, wants_graph
 
 Form = Literal["vector", "temperature"]
 MANY = 10
@@ -46,8 +47,15 @@ class Calibration:
         """
         share = fold_shares(source)
         tied = form == "temperature" or (form is None and len(source.classes) > MANY)
+        folds = _Folds.of(source, share, tied)
         with torch.no_grad():
-            return cls(_fit(source, share, tied), share)
+            step = _minimum(folds)
+        if wants_graph(source.proba):  # The minimum moves with the probabilities; folds stay.
+            p = folds.fitted(step)
+            slope = folds.slope(step, p)
+            curve = folds.curve(p).detach()
+            step = moved(step, -torch.linalg.solve(curve, slope[..., None]).squeeze(-1))
+        return cls(folds.models(step), share)
 
     def source(self, source: Source) -> Source:
         """The same rows with a posterior from models that were fitted without them."""
@@ -102,47 +110,83 @@ def _apply(models: Tensor, proba: Tensor) -> Tensor:
     return _scores(_design(proba, models.shape[-1] == 1), models).softmax(dim=-1)
 
 
-def _fit(source: Source, share: Tensor, tied: bool, *, steps: int = 50) -> Tensor:
-    """(K, L, I) parameters, model k fitted without fold k, by damped Newton steps."""
-    design = _design(source.proba, tied)
-    folds, (n_classes, inputs) = share.shape[1], design.shape[1:]
-    mass = (source.count[:, None] * (1 - share)).T
-    total = mass.sum(dim=1, keepdim=True)
-    mass = mass / total
-    # The floor keeps directions that no data determine solvable, however many rows there are.
-    ridge = (PSEUDO_ROWS / total).clamp_min(1e-10)
-    identity = design.new_zeros(n_classes, inputs)
-    identity[:, 0] = 1.0
-    # Tied parameters are one vector repeated over the classes.
-    free = inputs if tied else n_classes * inputs
-    lift = torch.eye(free, dtype=design.dtype, device=design.device)
-    lift = lift.repeat(n_classes, 1) if tied else lift
-    truth = torch.nn.functional.one_hot(source.labels, n_classes).to(design.dtype)
-    step = design.new_zeros(folds, free)
+@dataclass(frozen=True)
+class _Folds:
+    """The logistic regressions of all folds, in steps (K, P) away from the identity.
 
-    def models(step: Tensor) -> Tensor:
-        return identity + (step @ lift.T).reshape(folds, n_classes, inputs)
+    Attributes:
+        design: (n, L, I) inputs; labels: (n,).
+        mass: (K, n) rows that each model is fitted to, summing to one.
+        ridge: (K, 1) pull to the identity.
+        lift: (L I, P) parameters from steps; tied ones are one vector repeated over the classes.
+    """
 
-    def loss(step: Tensor) -> Tensor:
-        logs = _scores(design, models(step)).log_softmax(dim=-1)
-        own = logs.gather(-1, source.labels.expand(folds, -1)[..., None]).squeeze(-1)
-        return -(mass * own).sum(dim=1) + ridge.squeeze(1) / 2 * step.square().sum(dim=1)
+    design: Tensor
+    labels: Tensor
+    mass: Tensor
+    ridge: Tensor
+    lift: Tensor
 
-    eye = torch.eye(free, dtype=design.dtype, device=design.device)
-    for _ in range(steps):
-        p = _scores(design, models(step)).softmax(dim=-1)
-        slope = torch.einsum("kn,knl,nli->kli", mass, p - truth, design).flatten(1) @ lift
-        slope = slope + ridge * step
+    @classmethod
+    def of(cls, source: Source, share: Tensor, tied: bool) -> _Folds:
+        design = _design(source.proba, tied)
+        _, n_classes, inputs = design.shape
+        mass = (source.count[:, None] * (1 - share)).T
+        total = mass.sum(dim=1, keepdim=True)
+        # The floor keeps directions that no data determine solvable, however many rows there are.
+        ridge = (PSEUDO_ROWS / total).clamp_min(1e-10)
+        free = inputs if tied else n_classes * inputs
+        lift = torch.eye(free, dtype=design.dtype, device=design.device)
+        lift = lift.repeat(n_classes, 1) if tied else lift
+        return cls(design, source.labels, mass / total, ridge, lift)
+
+    def models(self, step: Tensor) -> Tensor:
+        """(K, L, I) parameters."""
+        _, n_classes, inputs = self.design.shape
+        identity = self.design.new_zeros(n_classes, inputs)
+        identity[:, 0] = 1.0
+        return identity + (step @ self.lift.T).reshape(len(step), n_classes, inputs)
+
+    def loss(self, step: Tensor) -> Tensor:
+        """(K,) what the steps minimise."""
+        logs = _scores(self.design, self.models(step)).log_softmax(dim=-1)
+        own = logs.gather(-1, self.labels.expand(len(step), -1)[..., None]).squeeze(-1)
+        pull = self.ridge.squeeze(1) / 2 * step.square().sum(dim=1)
+        return -(self.mass * own).sum(dim=1) + pull
+
+    def fitted(self, step: Tensor) -> Tensor:
+        """(K, n, L) probabilities."""
+        return _scores(self.design, self.models(step)).softmax(dim=-1)
+
+    def slope(self, step: Tensor, p: Tensor) -> Tensor:
+        """(K, P) gradient of the loss, where the fitted probabilities are p."""
+        truth = torch.nn.functional.one_hot(self.labels, p.shape[-1]).to(p.dtype)
+        slope = torch.einsum("kn,knl,nli->kli", self.mass, p - truth, self.design)
+        return slope.flatten(1) @ self.lift + self.ridge * step
+
+    def curve(self, p: Tensor) -> Tensor:
+        """(K, P, P) its curvature."""
         spread = torch.diag_embed(p) - p[..., :, None] * p[..., None, :]
-        curve = torch.einsum("kn,knlm,nli,nmj->klimj", mass, spread, design, design)
-        curve = lift.T @ curve.reshape(folds, n_classes * inputs, -1) @ lift
-        move = torch.linalg.solve(curve + ridge[..., None] * eye, slope[..., None]).squeeze(-1)
-        length = torch.ones_like(ridge)
-        now = loss(step)
+        curve = torch.einsum("kn,knlm,nli,nmj->klimj", self.mass, spread, self.design, self.design)
+        size = len(self.lift)
+        curve = self.lift.T @ curve.reshape(len(p), size, size) @ self.lift
+        eye = torch.eye(curve.shape[-1], dtype=curve.dtype, device=curve.device)
+        return curve + self.ridge[..., None] * eye
+
+
+def _minimum(folds: _Folds, *, steps: int = 50) -> Tensor:
+    """(K, P) the minimisers, by damped Newton steps."""
+    step = folds.design.new_zeros(len(folds.mass), folds.lift.shape[1])
+    for _ in range(steps):
+        p = folds.fitted(step)
+        slope = folds.slope(step, p)
+        move = torch.linalg.solve(folds.curve(p), slope[..., None]).squeeze(-1)
+        length = torch.ones_like(folds.ridge)
+        now = folds.loss(step)
         for _ in range(10):
-            worse = (loss(step - length * move) > now + 1e-14)[:, None]
+            worse = (folds.loss(step - length * move) > now + 1e-14)[:, None]
             length = torch.where(worse, length / 2, length)
         step = torch.where(worse, step, step - length * move)
         if float((slope * move).sum(dim=1).max()) < 1e-14:
             break
-    return models(step)
+    return step

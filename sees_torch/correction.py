@@ -54,7 +54,9 @@ class CorrectedClassifier(nn.Module):
         self.model, self.logits = model, logits
         self.weight_function = copied(report.weight_function)
         fitted = report.calibration if calibrate else None
-        self.register_buffer("calibration", None if fitted is None else fitted.models.clone())
+        self.register_buffer(
+            "calibration", None if fitted is None else fitted.models.detach().clone()
+        )
 
     @property
     def classes(self) -> tuple[Any, ...]:

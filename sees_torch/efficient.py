@@ -186,6 +186,7 @@ def efficient_values(
     )
 
 
+@torch.no_grad()
 def worst_condition(source: Source, target: Target, function: WeightFunction) -> float:
     """Largest condition number of the cells that hold 1 % or more of the target."""
     here, there = (
@@ -199,6 +200,7 @@ def worst_condition(source: Source, target: Target, function: WeightFunction) ->
     return float(torch.where(mass >= 0.01, found.condition[0], 1.0).max())
 
 
+@torch.no_grad()
 def variance(
     source: Source,
     target: Target,

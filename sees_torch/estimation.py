@@ -14,7 +14,7 @@ from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
 from sees_torch.errors import SeesError
 from sees_torch.gap import ESTIMATORS, Metric
-from sees_torch.matching import Auto, KnownWeights, Method, SEESd, SEESem
+from sees_torch.matching import Auto, KnownWeights, Match, Method, SEESd, SEESem
 from sees_torch.matching.match import whole_number
 from sees_torch.matching.names import resolve_method
 from sees_torch.report import ShiftReport
@@ -91,17 +91,14 @@ class Estimation:
             form = None if self.calibrate is True else self.calibrate
             calibration = Calibration.fit(merged, form)
             merged = calibration.source(merged)
-        return PreparedSource(_spread(source, merged, of_row), merged, calibration)
+        return PreparedSource(_spread(source, merged, of_row, calibration), merged, calibration)
 
     def report(
         self, source: PreparedSource, target: Target, generator: torch.Generator | None = None
     ) -> ShiftReport:
         """The report on one target."""
-        merged, of_row = self._merged(target)
-        if source.calibration is not None:
-            merged = source.calibration.target(merged)
-        with torch.no_grad():
-            match = self.method.match(source.merged, merged)
+        merged, of_row = self._prepared(source, target)
+        match = self.method.match(source.merged, merged)
         report = report_match(
             source.merged,
             merged,
@@ -119,19 +116,39 @@ class Estimation:
             report,
             weights=match.weight_function.of_rows(given.rows, given.labels),
             source=given,
-            target=_spread(target, merged, of_row),
+            target=_spread(target, merged, of_row, source.calibration),
             calibration=source.calibration,
         )
 
+    def match(self, source: PreparedSource, target: Target) -> Match:
+        """Only what the method finds: weights without a verdict on them."""
+        return self.method.match(source.merged, self._prepared(source, target)[0])
+
+    def _prepared(self, source: PreparedSource, target: Target) -> tuple[Target, Tensor | None]:
+        """The target as its source is, and which of its distinct rows every row became."""
+        merged, of_row = self._merged(target)
+        if source.calibration is not None:
+            merged = source.calibration.target(merged)
+        return merged, of_row
+
     def _merged(self, sample: Any) -> tuple[Any, Tensor | None]:
-        """Distinct rows; gradients and weights known per row need the rows as they are."""
-        if sample.proba.requires_grad or isinstance(self.method, KnownWeights):
+        """Distinct rows; weights known per row need the rows as they are."""
+        if isinstance(self.method, KnownWeights):
             return sample, None
         return sample.merged()
 
 
-def _spread(sample: Any, merged: Any, of_row: Tensor | None) -> Any:
+def _spread(
+    sample: Any, merged: Any, of_row: Tensor | None, calibration: Calibration | None
+) -> Any:
     """The sample as it was given, with the posterior of its merged rows."""
     if of_row is None:
         return merged
-    return sample.with_posterior(merged.posterior[of_row.clamp_max(len(merged) - 1)])
+    place = of_row.clamp_max(len(merged) - 1)
+    if not merged.posterior.requires_grad:
+        return sample.with_posterior(merged.posterior[place])
+    if calibration is None:  # Every row has a gradient of its own.
+        return sample
+    if isinstance(sample, Target):
+        return calibration.target(sample)
+    return replace(calibration, share=calibration.share[place]).source(sample)

@@ -85,23 +85,28 @@ def row_values(source: Source, target: Target, metric: Metric) -> RowValues | No
     return RowValues(own, on_source, _label_values(function, target.proba))
 
 
+def metric_values(metric: Metric, proba: Tensor, labels: Tensor) -> Tensor:
+    """(n,) value of every row, checked."""
+    function = ROW_METRICS[metric] if isinstance(metric, str) else metric
+    values = function(proba, labels)
+    if not isinstance(values, Tensor) or values.shape != labels.shape:
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ShapeError(
+            f"the metric must return one value per row, shape ({len(labels)},); got {got}. "
+            "A metric that is no mean over rows cannot be given as a function."
+        )
+    if not bool(values.isfinite().all()):
+        raise SeesError("the metric returned NaN or infinity: bound it, e.g. floor probabilities.")
+    return values.to(proba.dtype)
+
+
 def _label_values(metric: RowMetric, proba: Tensor) -> Tensor:
     """(n, L) value that every row would have under each label, checked."""
     columns = []
     for label in range(proba.shape[1]):
         labels = torch.full((len(proba),), label, dtype=torch.int64, device=proba.device)
-        values = metric(proba, labels)
-        if not isinstance(values, Tensor) or values.shape != labels.shape:
-            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-            raise ShapeError(
-                f"the metric must return one value per row, shape ({len(labels)},); got {got}. "
-                "A metric that is no mean over rows cannot be given as a function."
-            )
-        columns.append(values.to(proba.dtype))
-    table = torch.stack(columns, dim=1)
-    if not bool(table.isfinite().all()):
-        raise SeesError("the metric returned NaN or infinity: bound it, e.g. floor probabilities.")
-    return table
+        columns.append(metric_values(metric, proba, labels))
+    return torch.stack(columns, dim=1)
 
 
 def target_posterior(weight_table: Tensor, posterior: Tensor) -> Tensor:

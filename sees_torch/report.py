@@ -93,7 +93,13 @@ class ShiftReport:
 
     @property
     def gap_tensor(self) -> Tensor:
+        """The gap as a tensor, with its gradient where the probabilities have one."""
         return self.gaps[0].gap
+
+    @property
+    def target_tensor(self) -> Tensor:
+        """The target value, as `gap_tensor`."""
+        return self.gaps[0].target_value
 
     @property
     def source_value(self) -> float:

@@ -127,13 +127,13 @@ def _plot_table(report: ShiftReport, function: TableWeights, axes: matplotlib.ax
     title = "weights by " + ", ".join(str(column.name) for column in columns)
     if len(shown) < len(cells):
         title += f" (the {len(shown)} largest of {len(cells)} cells)"
-    _heat_map(axes, function.weight[shown], names, report, title)
+    _heat_map(axes, function.weight.detach()[shown], names, report, title)
 
 
 def _plot_constant(
     report: ShiftReport, function: ConstantWeights, axes: matplotlib.axes.Axes
 ) -> None:
-    _heat_map(axes, function.weight[None], ["all rows"], report, "weights by label")
+    _heat_map(axes, function.weight.detach()[None], ["all rows"], report, "weights by label")
 
 
 def _heat_map(

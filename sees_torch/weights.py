@@ -215,11 +215,12 @@ class RowWeights(WeightFunction):
         )
 
 
-def copied(module: Any) -> Any:
+def copied(module: Any, *, detach: bool = True) -> Any:
     """The same module with buffers of its own: moving or loading it leaves the report alone."""
     other = copy.copy(module)
     other._buffers = {
-        name: None if value is None else value.clone() for name, value in module._buffers.items()
+        name: value if value is None else (value.detach() if detach else value).clone()
+        for name, value in module._buffers.items()
     }
-    other._modules = {name: copied(part) for name, part in module._modules.items()}
+    other._modules = {name: copied(part, detach=detach) for name, part in module._modules.items()}
     return other

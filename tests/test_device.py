@@ -36,14 +36,18 @@ from sees_torch import (
     Target,
     estimate_shift,
 )
+from sees_torch.calibration import _Folds
 from sees_torch.data import Schema
 from sees_torch.few_labels import LabelledError, strata
 from sees_torch.gap import ESTIMATORS, ROW_METRICS, estimate_gap, row_values
+from sees_torch.matching import cells
+from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.cells import Batch, fit_cells, fit_shares
 from sees_torch.matching.penalised import BasisProblem
 from sees_torch.matching.sees_d import _fit
 from sees_torch.matching.selection import Evidence, Folds, simplest
 from sees_torch.solvers.group_simplex import GroupSimplex, certificate
+from sees_torch.solvers.implicit import quadratic_solution
 from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.solvers.logistic import ridge_logistic
 from sees_torch.solvers.proximal_gradient import descend
@@ -51,6 +55,7 @@ from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
 from sees_torch.statistics.counted import count_samples
 from sees_torch.statistics.noise import sampling_noise
 from sees_torch.statistics.products import Route, plan_products, subset_products
+from sees_torch.statistics.row_products import RowProducts
 from sees_torch.statistics.subsets import subsets_of
 from sees_torch.uncertainty import _Resample
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
@@ -203,6 +208,9 @@ PLANS = {
 PROBLEM = BasisProblem.build(*SAMPLES, FeatureBasis(SAMPLES[0]))
 BATCH = Batch.of(*SAMPLES)
 FOLDS = Folds.deal(*SAMPLES)
+ROW_PRODUCTS = {
+    members: RowProducts.of(*SAMPLES, COUNTED[True], members) for members in ((), (0,), (0, 2))
+}
 FUNCTIONS = {
     "table": SEESd(1).match(*SAMPLES).weight_function,
     "constant": BBSE().match(*SAMPLES).weight_function,
@@ -300,6 +308,42 @@ def test_the_cells_of_sees_em(cuda, members):
     for fitted in (fit_cells(batch, subsets, 10.0, labels), fit_shares(batch, subsets)):
         assert on_cuda(fitted.weight, fitted.fallback, fitted.offset, fitted.visited)
         assert on_cuda(fitted.unseen, fitted.residual, fitted.on_rows(batch), fitted.ratio(batch))
+
+
+# The steps that carry gradients. A build without CUDA cannot record a graph of CUDA tensors, so
+# they run here without one: the same operations.
+
+
+@pytest.mark.parametrize("members", [(), (0,), (0, 2)])
+def test_gradients_of_sees_em(cuda, monkeypatch, members):
+    monkeypatch.setattr(cells, "wants_graph", lambda *tensors: True)
+    subsets = cuda(subsets_of([members], BATCH.sizes, BATCH.codes.device))
+    labels = torch.ones(1, 3, dtype=torch.float64, device="cuda")
+    fitted = fit_cells(cuda(BATCH), subsets, 10.0, labels)
+    assert on_cuda(fitted.weight, fitted.offset)
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+@pytest.mark.parametrize("members", [(), (0,), (0, 2)])
+def test_gradients_of_sees_d(cuda, members, constrained):
+    source, target, found = cuda(SAMPLES[0]), cuda(SAMPLES[1]), cuda(ROW_PRODUCTS[members])
+    weight = found.mass.new_ones(found.cells, 3)
+    rest = found.rest(weight, torch.cat([source.proba, target.proba]))
+    gram = found.mass.new_ones(found.cells, 3, 3)
+    assert on_cuda(rest, quadratic_solution(gram, weight, weight, rest, constrained))
+
+
+def test_gradients_of_sees_c(cuda):
+    stack = Stack.of(cuda(SAMPLES[0]), cuda(SAMPLES[1]), cuda(FUNCTIONS["basis"]))
+    value = stack.differentiable(1e-3)
+    assert on_cuda(value, stack.weights(value[None]))
+
+
+def test_gradients_of_calibration(cuda):
+    folds = _Folds.of(cuda(SAMPLES[0]), cuda(torch.ones(60, 5).double()), False)
+    step = torch.zeros(5, 6, dtype=torch.float64, device="cuda")
+    fitted = folds.fitted(step)
+    assert on_cuda(folds.slope(step, fitted), folds.curve(fitted), folds.models(step))
 
 
 def test_evidence_and_choice(cuda):

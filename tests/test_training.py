@@ -1,4 +1,6 @@
+import copy
 import io
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -12,8 +14,10 @@ from worlds import drawn_world, exact_world, mixed_frame, samples
 from experiments.training import digits, source_network, summary, verdicts
 from sees_torch import (
     KnownWeights,
+    Schema,
     SchemaError,
     SEESc,
+    SEESd,
     SEESem,
     SeesError,
     SeesWarning,
@@ -23,7 +27,8 @@ from sees_torch import (
     estimate_shift,
 )
 from sees_torch.correction import CorrectedClassifier
-from sees_torch.training import TargetLoss, importance_weights
+from sees_torch.target_loss import TargetLoss
+from sees_torch.training import importance_weights
 from sees_torch.weights import ConstantWeights
 
 PAIR = drawn_world(1, 2000, 2000, features=4, strength=1.5, classes=3)
@@ -103,9 +108,10 @@ def test_weights_that_are_all_zero_are_refused():
 
 
 def test_what_is_no_shift_is_refused():
-    for build in (TargetLoss, lambda shift: importance_weights(shift, ROWS, LABELS)):
-        with pytest.raises(SeesError, match="SEESem: methods are fitted by estimate_shift"):
-            build(SEESem())
+    with pytest.raises(SeesError, match="SEESem: methods are fitted by estimate_shift"):
+        importance_weights(SEESem(), ROWS, LABELS)
+    with pytest.raises(SeesError, match="got int"):
+        TargetLoss(3)
 
 
 def test_the_sampler_draws_in_proportion():
@@ -198,7 +204,7 @@ def test_gradient_reaches_the_network_and_the_weights_only_if_asked(detach):
     source = samples(PAIR)[0]
     function = ConstantWeights(source.schema, source.classes, weight)
     net = network().double()
-    loss = TargetLoss(function, logits=True, detach=detach)
+    loss = TargetLoss(function, logits=True, detach_weights=detach)
     loss(net(ROWS.double()), LABELS, ROWS).backward()
     rows = weight.detach()[LABELS] * nn.functional.cross_entropy(
         net(ROWS.double()), LABELS, reduction="none"
@@ -478,12 +484,38 @@ def test_everything_runs_where_the_modules_are():
 
 
 CLASSIFIER = CorrectedClassifier(nn.Identity(), REPORT, logits=True)
+REPORTS = {"table": REPORT, "basis": report_on(PAIR, SEESc())}
+ENCODED = TargetLoss(REPORT).encode(PAIR.source.iloc[:20])
+LOSSES = {
+    (report, *kind): TargetLoss(REPORTS[report], *kind[:1], logits=True, estimator=kind[1], clip=2)
+    for report in REPORTS
+    for kind in product(("log_loss", "brier"), ("ipw", "self-normalised"))
+}
 
 
 def test_the_classifier_on_cuda(cuda):  # noqa: F811
     scores = torch.empty(20, 3, device="cuda")
     rows = torch.empty(20, 4, dtype=torch.float64, device="cuda")
     assert on_cuda(cuda(CLASSIFIER)(scores, rows))
+
+
+@pytest.mark.parametrize(("report", "name", "estimator"), LOSSES)
+def test_the_loss_on_cuda(cuda, report, name, estimator):  # noqa: F811
+    loss, rows = cuda(LOSSES[report, name, estimator]), cuda(ENCODED)
+    scores = torch.empty(20, 3, device="cuda")
+    labels = torch.empty(20, dtype=torch.int64, device="cuda")
+    weight, value = loss.weight_function.of_rows(rows, labels), loss._row_losses(scores, labels)
+    assert on_cuda(weight, value, loss.mean(weight, value))
+
+
+@pytest.mark.parametrize("clip", [None, 4.0])
+@pytest.mark.parametrize("report", REPORTS)
+def test_training_weights_on_cuda(cuda, monkeypatch, report, clip):  # noqa: F811
+    """But for the reading of labels, which asks for their values."""
+    function, rows = cuda(REPORTS[report].weight_function), cuda(ENCODED)
+    labels = torch.empty(20, dtype=torch.int64, device="cuda")
+    monkeypatch.setattr(function, "forward", lambda *_: function.of_rows(rows, labels))
+    assert on_cuda(importance_weights(function, None, None, clip=clip, min_effective=0).weights)
 
 
 # The experiment
@@ -513,3 +545,105 @@ def test_the_experiment_tabulates_and_judges():
     lines = verdicts(results)
     assert lines[0].startswith("s: 4 seeds, shifted features found in 100%, identified 0%")
     assert ["hurts" in lines[1], "helps" in lines[2], "no clear" in lines[3]] == [True] * 3
+
+
+# A method instead of a report
+
+
+def scores_of(net, pair):
+    return [net(torch.tensor(table.to_numpy()).float()) for table in (pair.source, pair.target)]
+
+
+@pytest.mark.parametrize("estimator", ["ipw", "self-normalised"])
+@pytest.mark.parametrize("method", ["sees-em", SEESc(), SEESd(1, soft=True), "none"])
+def test_a_method_gives_what_the_front_door_gives(method, estimator):
+    pair, net = drawn_world(2, 400, 300, features=3, classes=3), network(3)
+    here, there = (score.double() for score in scores_of(net, pair))
+    loss = TargetLoss(method, logits=True, estimator=estimator)
+    value = loss(here, pair.labels, pair.source, there, pair.target)
+    report = estimate_shift(
+        pair.source,
+        pair.labels,
+        pair.target,
+        source_proba=here.detach().softmax(dim=1),
+        target_proba=there.detach().softmax(dim=1),
+        method=method,
+        metric="log_loss",
+        estimator=estimator,
+        confidence=None,
+    )
+    assert float(value.detach()) == pytest.approx(report.target_value, abs=1e-12)
+    fixed = TargetLoss(report, logits=True, estimator=estimator)
+    plain = fixed(here, pair.labels, pair.source)
+    own, expected = (
+        torch.autograd.grad(v, net[0].weight, retain_graph=True)[0] for v in (value, plain)
+    )
+    torch.testing.assert_close(own, expected)
+
+
+@pytest.mark.parametrize("method", [SEESc(), SEESem(features=("x0",)), SEESd(1, soft=True)])
+def test_weights_that_are_not_detached_carry_their_gradient(method):
+    pair = drawn_world(2, 48, 40, features=3)
+    rows = [torch.tensor(t.to_numpy()).double() for t in (pair.source, pair.target)]
+    weight = network(3, 2)[0].weight.detach()[:2].double().requires_grad_()
+
+    def value(weight, detach):
+        here, there = (row @ weight.T for row in rows)
+        loss = TargetLoss(method, logits=True, detach_weights=detach)
+        return loss(here, pair.labels, pair.source, there, pair.target)
+
+    assert torch.autograd.gradcheck(
+        lambda w: value(w, False), weight, eps=1e-5, atol=1e-5, fast_mode=True
+    )
+    whole, direct = (torch.autograd.grad(value(weight, d), weight)[0] for d in (False, True))
+    assert float((whole - direct).abs().max()) > 1e-4
+
+
+def test_a_report_with_a_graph_hands_it_on_once():
+    pair = drawn_world(2, 48, 40, features=3)
+    proba = torch.tensor(pair.source_proba, requires_grad=True)
+    inputs = pair.inputs() | {"source_proba": proba}
+    report = estimate_shift(**inputs, method=SEESc(), replicates=0)
+    kept = TargetLoss(report)
+    assert not any(buffer.requires_grad for buffer in kept.buffers())
+    copy.deepcopy(kept)
+    fixed = torch.tensor(pair.source_proba)
+    value = TargetLoss(report, detach_weights=False)(fixed, pair.labels, pair.source)
+    value.backward()
+    assert float(proba.grad.abs().sum()) > 0
+    model = CorrectedClassifier(lambda table: fixed, report)
+    assert not model(pair.source).requires_grad
+
+
+def test_a_method_trains_a_network_with_a_schema_of_its_own():
+    pair, net = drawn_world(4, 600, 600, features=3), network(3, 2)
+    loss = TargetLoss(
+        "mlls", logits=True, schema=Schema.learn(pair.source), classes=pair.classes, calibrate=False
+    )
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.05)
+    values = []
+    for _ in range(10):
+        optimiser.zero_grad()
+        here, there = scores_of(net, pair)
+        value = loss(here, pair.labels, pair.source, there, pair.target)
+        value.backward()
+        optimiser.step()
+        values.append(float(value.detach()))
+    assert values[-1] < values[0]
+    assert "mlls" in repr(loss)
+
+
+def test_refusals_of_a_loss_with_a_method():
+    proba = torch.full((3, 2), 0.5)
+    loss = TargetLoss("mlls")
+    with pytest.raises(SeesError, match="mlls is fitted to every batch"):
+        loss(proba, LABELS[:3], ROWS[:3])
+    with pytest.raises(SeesError, match="need no target rows"):
+        TargetLoss(REPORT)(proba, LABELS[:3], ROWS[:3], proba, ROWS[:3])
+    with pytest.raises(SeesError, match="no weights to keep"):
+        loss.update(REPORT)
+    with pytest.raises(SeesError, match="unknown method"):
+        TargetLoss("magic")
+    rows = TargetLoss(REPORT).encode(PAIR.source)
+    with pytest.raises(SeesError, match="coded rows belong to a report"):
+        loss(torch.full((2000, 3), 1 / 3), LABELS, rows, proba, ROWS[:3])

@@ -96,7 +96,15 @@ class _Sample:
         """
         groups = equal_rows(self.schema, self.rows, self.labels, self.proba.detach())
         groups = groups.counted(self.count)
-        return self.select(groups.first, groups.sum(self.count)), groups.of_row
+        count = groups.sum(self.count)
+        other = self.select(groups.first, count)
+        if torch.is_grad_enabled() and (self.proba.requires_grad or self.posterior.requires_grad):
+            # Equal to their mean, so that gradients reach every row by its share.
+            for name in ("proba", "posterior"):
+                rows = getattr(self, name)
+                mean = groups.sum(rows * self.count[:, None]) / count[:, None]
+                setattr(other, name, rows[groups.first].detach() + (mean - mean.detach()))
+        return other, groups.of_row
 
     def select(self: Sample, index: Tensor, count: Tensor) -> Sample:
         """Some of the rows, with other multiplicities."""

@@ -15,7 +15,7 @@ from sees_torch.data.samples import is_population
 from sees_torch.efficient import has_cells, worst_condition
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
 from sees_torch.matching.cells import Batch
-from sees_torch.matching.match import Candidate, Choice, Match, quietly
+from sees_torch.matching.match import Candidate, Choice, Match, chosen_again, has_graph, quietly
 from sees_torch.matching.reference import NoShift
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc
 from sees_torch.matching.sees_em import (
@@ -70,7 +70,7 @@ class Auto:
     two hypotheses is chosen; they are fitted only when the others leave some feature unexplained or
     the choice contested. It is contested when the chosen hypothesis is more than one standard error
     behind the best: then it still says which features moved, but the gap is an average over
-    all hypotheses, weighed by how well they explain the data.
+    all hypotheses, weighed by how well they explain the data (not when gradients are asked for).
     Of more than SCREENED rows, a part first tells which feature sets are worth a look at all rows.
 
     Args:
@@ -85,13 +85,17 @@ class Auto:
 
     def match(self, source: Source, target: Target) -> Match:
         """The weights of the chosen hypothesis, with the comparison as evidence."""
-        search = _Search(source, target, self.memory_budget or MEMORY)
-        search.add_nothing()
-        search.add_tables(None)
-        dense = search.is_dense()
-        if dense or search.is_contested() or search.misfit() > 1:
-            search.add_dense_path()
-        return search.choose(dense, average=search.is_contested(dense))
+        # Shares jump where a hypothesis enters: a gradient is that of the chosen one alone.
+        open_to_average = not has_graph(source, target)
+        with torch.no_grad():
+            search = _Search(source, target, self.memory_budget or MEMORY)
+            search.add_nothing()
+            search.add_tables(None)
+            dense = search.is_dense()
+            if dense or search.is_contested() or search.misfit() > 1:
+                search.add_dense_path()
+            found = search.choose(dense, open_to_average and search.is_contested(dense))
+        return chosen_again(found, source, target)
 
 
 def choose_tables(method: SEESem, source: Source, target: Target) -> Match:

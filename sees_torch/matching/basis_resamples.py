@@ -11,6 +11,7 @@ from sees_torch.data import Source, Target
 from sees_torch.matching.penalised import stacked
 from sees_torch.solvers.design import Mixture
 from sees_torch.solvers.group_simplex import GroupSimplex
+from sees_torch.solvers.implicit import likelihood_curve, likelihood_solution
 from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.weights import BasisWeights, WeightFunction
 
@@ -101,6 +102,12 @@ class Stack:
         value[:, kept] = solution.value
         return value
 
+    def differentiable(self, eta: float) -> Tensor:
+        """(P,) the sample's solution with its gradient in the posteriors."""
+        return likelihood_solution(
+            self.on_target, self.mass, self.moment, self.group, self.value.detach(), eta
+        )
+
     def one_step(self, eta: float, here: Tensor, there: Tensor) -> Tensor:
         """(B, P) after one Newton step on the support of the sample's solution.
 
@@ -110,18 +117,8 @@ class Stack:
         support = (self.value > 1e-9 * self.value.max()).nonzero().squeeze(1)
         a, group, c = self.value[support], self.group[support], self.moment[support]
         z_s, z_t = (replace(rows, kept=support) for rows in (self.on_source, self.on_target))
+        inverse, pull = likelihood_curve(z_t, self.mass, c, group, a, eta)
         r = z_t.fit(a[None]).clamp_min(1e-12)
-        same = (group[:, None] == group) & (group >= 0)[:, None]
-        norm = (same.to(a.dtype) @ a.square()).sqrt().clamp_min(1e-37)
-        pull = torch.where(group >= 0, eta * a / norm, 0.0)
-        eye = torch.eye(len(a), dtype=a.dtype, device=a.device)
-        bend = (eye - a[:, None] * a / norm[:, None].square()) * eta / norm[:, None]
-        curve = z_t.gram(self.mass / r.square())[0] + torch.where(same, bend, 0.0)
-        # Groups that share the constant make the system singular; the weights are unique.
-        matrix = torch.cat(
-            [torch.cat([curve, c[:, None]], dim=1), torch.cat([c, c.new_zeros(1)])[None]]
-        )
-        inverse = torch.linalg.pinv(matrix, rtol=1e-10, hermitian=True)
         moment = z_s.moments(_shares(here, a))
         push = z_t.moments(_shares(there, a) / r)
         slope = push - pull - (1 - (pull * a).sum()) * moment

@@ -19,6 +19,7 @@ from torch import Tensor
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.efficient import FEW_ROWS
+from sees_torch.solvers.implicit import offset_solution, share_solution, wants_graph
 from sees_torch.solvers.mixture import cell_mixtures, cell_sums, class_offsets, label_sums
 from sees_torch.statistics.counted import compact_levels
 from sees_torch.statistics.subsets import Subsets
@@ -66,7 +67,7 @@ class Batch:
         codes, sizes, levels = compact_levels(
             torch.cat([source.rows.codes, target.rows.codes]), source.schema.cardinalities
         )
-        posterior = torch.cat([source.posterior, target.posterior]).detach()
+        posterior = torch.cat([source.posterior, target.posterior])
         return cls(
             codes,
             sizes,
@@ -182,28 +183,23 @@ def fit_cells(
     target_count = batch.target_count.repeat(1, n_subsets)
     ridge = torch.full_like(source_count[:, 0], OFFSET_ROWS * batch.pseudo)
     labels = batch.labels.repeat(n_subsets)
-    offsets = class_offsets(
-        batch.logits[:, :n].repeat(1, n_subsets),
-        labels,
-        source_count,
-        on_source,
-        n_cells,
-        ridge=ridge,
-        tolerance=batch.tolerance,
-    )
-    per_label = label_sums(
-        source_count, batch.labels.repeat(n_subsets), on_source, n_cells, batch.n_labels
-    )
+    problem = batch.logits[:, :n].repeat(1, n_subsets), labels, source_count, on_source
+    with torch.no_grad():
+        offsets = class_offsets(*problem, n_cells, ridge=ridge, tolerance=batch.tolerance)
+    offset = offsets.value
+    if wants_graph(batch.logits):
+        offset = offset_solution(*problem, ridge, offset)
+    per_label = label_sums(source_count, labels, on_source, n_cells, batch.n_labels)
     rows = per_label.sum(dim=1)
     visited = rows > 0
-    source_posterior = _shifted(batch.logits[:, :n], offsets.value, on_source, n_subsets)
+    source_posterior = _shifted(batch.logits[:, :n], offset, on_source, n_subsets)
     share = cell_sums(source_posterior * source_count[:, None], on_source, n_cells)
     share = share / rows[:, None].clamp_min(1e-37)
     if fallback is None:
         fallback = torch.ones_like(share[:, :, 0])
     centre = share * fallback[..., None]
     centre = centre / centre.sum(dim=1, keepdim=True).clamp_min(1e-37)
-    target_posterior = _shifted(batch.logits[:, n:], offsets.value, on_target, n_subsets)
+    target_posterior = _shifted(batch.logits[:, n:], offset, on_target, n_subsets)
     score = torch.where(
         share[:, :, on_target] > 0, target_posterior / share[:, :, on_target].clamp_min(1e-37), 0.0
     )
@@ -219,16 +215,18 @@ def fit_cells(
     prior = (shrinkage * batch.pseudo + doubt)[:, None] * centre
     prior = prior + torch.where(centre > 0, labelled, 0.0)
     mixed = torch.where((known < 0) & seen, target_count, 0.0)
-    shares = cell_mixtures(score, mixed, on_target, prior, tolerance=batch.tolerance)
+    with torch.no_grad():
+        shares = cell_mixtures(score, mixed, on_target, prior, tolerance=batch.tolerance)
+    found = shares.value
+    if wants_graph(score, prior):
+        found = share_solution(score, mixed, on_target, prior, found)
     ratio, unseen = _cell_ratio(batch, subsets, rows, there)
-    weight = torch.where(share > 0, shares.value / share.clamp_min(1e-37), 0.0)
+    weight = torch.where(share > 0, found / share.clamp_min(1e-37), 0.0)
     weight = weight * ratio[:, None]
     weight = torch.where(visited[:, None], weight, fallback[..., None])
     converged = bool(offsets.converged.all()) and bool(shares.converged.all())
     residual = torch.where(visited, shares.residual, 0.0)
-    return CellWeights(
-        subsets, weight, fallback, offsets.value, visited, unseen, residual, converged
-    )
+    return CellWeights(subsets, weight, fallback, offset, visited, unseen, residual, converged)
 
 
 def fit_shares(batch: Batch, subsets: Subsets) -> CellWeights:

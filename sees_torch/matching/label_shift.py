@@ -12,7 +12,9 @@ from sees_torch.matching.likelihood import distinct_target
 from sees_torch.matching.match import Match
 from sees_torch.matching.sees_d import SEESd
 from sees_torch.matching.sees_em import SEESem
+from sees_torch.solvers.design import Mixture
 from sees_torch.solvers.group_simplex import GroupSimplex
+from sees_torch.solvers.implicit import likelihood_solution, wants_graph
 from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.weights import ConstantWeights
 
@@ -25,7 +27,8 @@ class BBSE:
     the published C^-1 q wherever that is a distribution. It is SEES-d without features.
 
     Args:
-        soft: use predicted probabilities instead of predicted classes.
+        soft: use predicted probabilities instead of predicted classes. Only these have a gradient:
+            predicted classes do not move with the probabilities.
     """
 
     soft: bool = False
@@ -52,16 +55,20 @@ class MLLS:
         return "mlls"
 
     def match(self, source: Source, target: Target) -> Match:
-        _, posterior, mass = distinct_target(target)
         moment = source.mean(source.posterior)
-        possible = moment > 0
-        free = torch.full_like(moment[possible], -1, dtype=torch.int64)
-        simplex = GroupSimplex(moment[possible][None], free, 0)
-        solution = group_likelihood(
-            posterior[:, possible], mass[None], simplex, moment.new_zeros(1, 1)
-        )
+        free = torch.full_like(moment, -1, dtype=torch.int64)
         weight = torch.zeros_like(moment)
-        weight[possible] = solution.value[0]
+        with torch.no_grad():
+            _, posterior, mass = distinct_target(target)
+            possible = moment > 0
+            simplex = GroupSimplex(moment[possible][None], free[possible], 0)
+            solution = group_likelihood(
+                posterior[:, possible], mass[None], simplex, moment.new_zeros(1, 1)
+            )
+            weight[possible] = solution.value[0]
+        if wants_graph(source.posterior, target.posterior):
+            rows = Mixture.plain(target.posterior)
+            weight = likelihood_solution(rows, target.mass, moment, free, weight, 0.0)
         return Match(
             self.name,
             ConstantWeights(source.schema, source.classes, weight),

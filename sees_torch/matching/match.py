@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import warnings
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from torch import Tensor
 from sees_torch.data import Source, Target
 from sees_torch.errors import ConvergenceWarning, SeesError, SeesWarning, SupportWarning
 from sees_torch.matching.selection import LEAST_SHARE, STANDARD_ERRORS, Evidence, simplest
+from sees_torch.solvers.implicit import wants_graph
 from sees_torch.solvers.solution import Status
 from sees_torch.weights import WeightFunction
 
@@ -166,8 +168,19 @@ class Match:
                 stacklevel=3,
             )
 
+    def reweighed(self, function: WeightFunction) -> Match:
+        """The same with another weight function; what there is to warn of has been said."""
+        other = copy.copy(self)
+        object.__setattr__(other, "weight_function", function)
+        return other
+
 
 UNSEEN_WARNING = 0.01
+
+
+def has_graph(source: Source, target: Target) -> bool:
+    """A gradient in the samples' probabilities may be asked for."""
+    return wants_graph(source.proba, source.posterior, target.proba, target.posterior)
 
 
 def whole_number(value: Any, name: str) -> int:
@@ -207,3 +220,11 @@ def quietly(method: Method, source: Source, target: Target) -> Match:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeesWarning)
         return method.match(source, target)
+
+
+def chosen_again(match: Match, source: Source, target: Target) -> Match:
+    """A match whose hypothesis was chosen without a graph, with the gradient of its weights."""
+    if match.choice is None or not has_graph(source, target):
+        return match
+    found = quietly(match.choice.candidate.method, source, target)
+    return match.reweighed(found.weight_function)

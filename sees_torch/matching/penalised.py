@@ -17,9 +17,11 @@ from sees_torch.solvers.group_simplex import GroupSimplex
 from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.solvers.proximal_gradient import descend
 from sees_torch.solvers.solution import Solution
-from sees_torch.statistics.basis import Basis, pieces
+from sees_torch.statistics.basis import Basis, FeatureBasis, GaussianBasis, OwnBasis, pieces
 
 Solver = Literal["auto", "proximal", "interior"]
+FEW_ROWS = 256
+"""Rows on which a basis is asked what its functions depend on."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def _source_moments(source: Source, basis: Basis) -> tuple[Tensor, Tensor]:
         phi = basis(part).to(posterior.dtype)
         if place is None:
             _check_basis(basis, phi, d)
+            _check_owners(basis, part)
             place = torch.tensor([o if o >= 0 else d for o in basis.owners], device=phi.device)
         _check_values(basis, phi)
         moment[:-1] += phi.T @ share[here]
@@ -161,19 +164,44 @@ def _source_moments(source: Source, basis: Basis) -> tuple[Tensor, Tensor]:
 def _check_basis(basis: Basis, values: Tensor, features: int) -> None:
     if values.ndim != 2 or values.shape[1] != len(basis.owners):
         raise ShapeError(
-            f"{type(basis).__name__} declares {len(basis.owners)} owners but returned shape "
+            f"{_name(basis)} declares {len(basis.owners)} owners but returned shape "
             f"{tuple(values.shape)}: it must give one column per owner."
         )
     if not all(isinstance(o, int) and -1 <= o < features for o in basis.owners):
         raise SeesError(
-            f"owners of {type(basis).__name__} must be feature positions 0 to {features - 1}, or "
+            f"owners of {_name(basis)} must be feature positions 0 to {features - 1}, or "
             "-1. A function of two features belongs to no single group: split it, or use -1."
         )
+
+
+def _check_owners(basis: Basis, rows: Rows) -> None:
+    """Refuse functions that change with another feature than the one that owns them."""
+    if isinstance(basis, (FeatureBasis, GaussianBasis)):
+        return
+    few = rows[torch.arange(min(len(rows), FEW_ROWS), device=rows.codes.device)]
+    values = basis(few)
+    for owner in sorted({o for o in basis.owners if o >= 0}):
+        others = torch.arange(few.codes.shape[1], device=few.codes.device) != owner
+        mixed = [
+            torch.where(others, part.roll(1, 0), part)
+            for part in (few.codes, few.values, few.clamped)
+        ]
+        own = torch.tensor([o == owner for o in basis.owners], device=values.device)
+        if not torch.allclose(basis(Rows(*mixed))[:, own], values[:, own]):
+            raise SeesError(
+                f"{_name(basis)} has functions of feature {owner} that change with other features "
+                "or from call to call. A function belongs to one feature: split it, or declare "
+                "its owner as -1; put modules with dropout into eval mode."
+            )
+
+
+def _name(basis: Basis) -> str:
+    return type(basis.inner if isinstance(basis, OwnBasis) else basis).__name__
 
 
 def _check_values(basis: Basis, values: Tensor) -> None:
     if not bool((values.isfinite() & (values >= 0)).all()):
         raise SeesError(
-            f"{type(basis).__name__} gave negative or infinite values on the source: basis "
+            f"{_name(basis)} gave negative or infinite values on the source: basis "
             "functions must be >= 0, since their coefficients are."
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sees_torch.data import Source, Target
 from sees_torch.errors import IdentificationError, SeesError
@@ -15,9 +15,10 @@ from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.match import Match, whole_number
 from sees_torch.matching.penalised import BasisProblem, Solver
 from sees_torch.matching.selection import Evidence, Folds, induced_ratio
+from sees_torch.solvers.implicit import wants_graph
 from sees_torch.solvers.solution import Solution, Status
-from sees_torch.statistics.basis import Basis, FeatureBasis
-from sees_torch.weights import BasisWeights
+from sees_torch.statistics.basis import Basis, FeatureBasis, OwnBasis
+from sees_torch.weights import BasisWeights, WeightFunction
 
 ETAS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """What eta="auto" chooses from."""
@@ -43,7 +44,9 @@ class SEESc:
         eta: strength of the penalty; "auto" takes the best held-out two-sample score.
         sparsity: keep at most so many features in the selection, those of the largest importance;
             None or "auto" keeps every feature that matters.
-        basis: "auto" (paired), "linear" as in the paper, "paired", "quadratic", or a Basis.
+        basis: "auto" (paired), "linear" as in the paper, "paired", "quadratic", a Basis, or any
+            nn.Module that turns coded rows into (n, K) values >= 0 and declares `owners` as a
+            Basis does.
         intercept: add an unpenalised constant per label, so that a large eta tends to label shift.
         refit: solve again without penalty on the selected features (and a constant per label).
         tolerance: bound on the suboptimality of the solve, in units of the objective.
@@ -53,7 +56,7 @@ class SEESc:
 
     eta: float | Literal["auto"] = 1e-3
     sparsity: int | Literal["auto"] | None = None
-    basis: str | Basis = "auto"
+    basis: str | Basis | nn.Module = "auto"
     intercept: bool = False
     refit: bool = False
     tolerance: float = 1e-9
@@ -81,9 +84,17 @@ class SEESc:
 
     def match(self, source: Source, target: Target) -> Match:
         """The weights at this eta."""
-        if self.eta == "auto":
-            return self._best(source, target)
-        return self.path(source, target, [self.eta])[0]
+        with torch.no_grad():
+            best = self._best if self.eta == "auto" else self._only
+            found = best(source, target)
+        if not wants_graph(source.posterior, target.posterior):
+            return found
+        settings = found.settings if isinstance(found.settings, SEESc) else self
+        eta = 0.0 if self.refit else settings._eta()
+        return found.reweighed(_differentiable(source, target, found.weight_function, eta))
+
+    def _only(self, source: Source, target: Target) -> Match:
+        return self.path(source, target, [self._eta()])[0]
 
     def _best(self, source: Source, target: Target) -> Match:
         """The weights at the eta with the best held-out score."""
@@ -153,12 +164,14 @@ class SEESc:
     def _basis(self, source: Source) -> Basis:
         if isinstance(self.basis, str):
             return FeatureBasis(source, "paired" if self.basis == "auto" else self.basis)
-        if not isinstance(self.basis, Basis):
-            raise SeesError(
-                f"basis must be a name or a sees_torch Basis module that declares `owners`, "
-                f"got {type(self.basis).__name__}."
-            )
-        return self.basis
+        if isinstance(self.basis, Basis):
+            return self.basis
+        if isinstance(self.basis, nn.Module) and hasattr(self.basis, "owners"):
+            return OwnBasis(self.basis)
+        raise SeesError(
+            "basis must be a name, a Basis, or an nn.Module of coded rows that declares `owners`, "
+            f"got {type(self.basis).__name__}."
+        )
 
     def _select(self, importance: Tensor) -> list[int]:
         order = importance.argsort(descending=True, stable=True).tolist()
@@ -184,6 +197,16 @@ class SEESc:
             problem.unseen_mass,
             importance=importance,
         )
+
+
+def _differentiable(
+    source: Source, target: Target, function: WeightFunction, eta: float
+) -> WeightFunction:
+    """The same weights with their gradient in both samples' p(y|x); the support is held fixed."""
+    assert isinstance(function, BasisWeights)
+    value = Stack.of(source, target, function).differentiable(eta)
+    table = value.reshape(-1, len(source.classes))
+    return BasisWeights(source.schema, source.classes, function.basis, table[:-1], table[-1])
 
 
 @dataclass(frozen=True)

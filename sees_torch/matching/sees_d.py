@@ -11,7 +11,8 @@ from torch import Tensor
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.errors import IdentificationError, SeesError, SupportError
-from sees_torch.matching.match import Match, Ranking, whole_number
+from sees_torch.matching.match import Match, Ranking, has_graph, whole_number
+from sees_torch.solvers.implicit import quadratic_solution
 from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
 from sees_torch.solvers.solution import Solution, Status
 from sees_torch.statistics.counted import CountedRows, count_samples
@@ -23,6 +24,7 @@ from sees_torch.statistics.products import (
     plan_products,
     subset_products,
 )
+from sees_torch.statistics.row_products import RowProducts
 from sees_torch.weights import ConstantWeights, TableWeights, WeightFunction
 
 TIE = 1e-12
@@ -56,7 +58,8 @@ class SEESd:
         sparsity: s, the number of features that shift together with the labels, 0 to d; "auto"
             takes the fewest, from one on, that leave no more distance than noise explains (without
             features the tables have as many unknowns as entries and fit anything).
-        soft: tables count predicted probabilities instead of predicted classes.
+        soft: tables count predicted probabilities instead of predicted classes. Only these have a
+            gradient: predicted classes do not move with the probabilities, but for jumps.
         constrained: demand w >= 0 and E_s[w] = 1.
         route: how the tables are formed, "tables", "listing" or "matches"; by default the
             cheapest one.
@@ -100,9 +103,46 @@ class SEESd:
             )
         plan = plan_products(rows, self.sparsity, self.route)
         products = subset_products(rows, plan, self.memory_budget or MEMORY)
+        sizes = None
+        if not is_population(source, target):
+            sizes = float(source.total), float(target.total)
+        fit, answer, ranking = self._solve(source, rows, products, sizes)
+        if self.soft and has_graph(source, target):
+            table = self._differentiable(source, target, rows, products, fit, answer.subset)
+            answer = _retrimmed(answer, table, products, rows.sizes)
+        return self._found(source, rows, fit, answer, ranking)
+
+    def match_products(
+        self,
+        source: Source,
+        rows: CountedRows,
+        products: SubsetProducts,
+        sizes: tuple[float, float] | None,
+    ) -> Match:
+        """The same from table products, however they were formed.
+
+        Args:
+            source: for its schema and classes.
+            rows: entries that noise is measured on.
+            products: of all subsets.
+            sizes: rows of source and target; None for a population, which has no noise.
+        """
+        return self._found(source, rows, *self._solve(source, rows, products, sizes))
+
+    def _solve(
+        self,
+        source: Source,
+        rows: CountedRows,
+        products: SubsetProducts,
+        sizes: tuple[float, float] | None,
+    ) -> tuple[_Fit, _Answer, Ranking]:
         fit = _fit(products, self.constrained)
-        score = _score(source, target, rows, products, fit)
-        answer, ranking = _choose(source, rows, products, fit, score)
+        score = _score(rows, products, fit, sizes)
+        return fit, *_choose(source, rows, products, fit, score)
+
+    def _found(
+        self, source: Source, rows: CountedRows, fit: _Fit, answer: _Answer, ranking: Ranking
+    ) -> Match:
         return Match(
             self.name,
             _weight_function(source, rows, answer),
@@ -112,6 +152,25 @@ class SEESd:
             float(fit.unseen[answer.subset]),
             ranking=ranking,
         )
+
+    def _differentiable(
+        self,
+        source: Source,
+        target: Target,
+        rows: CountedRows,
+        products: SubsetProducts,
+        fit: _Fit,
+        subset: int,
+    ) -> Tensor:
+        """(C, L) weights of a subset with their gradient; the subset and zeros are held fixed."""
+        here = products.subsets.cells_of(subset)
+        scale = 1 - fit.unseen[subset]
+        weight = fit.weight[here] * scale
+        members = tuple(products.subsets.members[subset].tolist())
+        found = RowProducts.of(source, target, rows, members)
+        rest = found.rest(weight, torch.cat([source.proba, target.proba]))
+        gram, mass = products.product[here, :-1, :-1], products.mass[here, :-1]
+        return quadratic_solution(gram, mass, weight, rest, self.constrained) / scale
 
     def _fewest(self, source: Source, target: Target) -> Match:
         """The smallest s that explains the target, else the s that comes closest."""
@@ -199,7 +258,7 @@ def _fit(products: SubsetProducts, constrained: bool) -> _Fit:
 
 
 def _score(
-    source: Source, target: Target, rows: CountedRows, products: SubsetProducts, fit: _Fit
+    rows: CountedRows, products: SubsetProducts, fit: _Fit, sizes: tuple[float, float] | None
 ) -> Tensor:
     """(S,) the objective of each subset beyond its noise, in standard deviations.
 
@@ -207,10 +266,9 @@ def _score(
     levels are smaller, and have more weights to fit. Multiplicities that average below one are
     probabilities of a whole population, which has no noise: there the objective alone ranks.
     """
-    n, m = float(source.total), float(target.total)
-    if is_population(source, target):
+    if sizes is None:
         return torch.where(fit.objective.isfinite(), 0.0, torch.inf)
-    noise = sampling_noise(rows, products, fit.weight, n, m)
+    noise = sampling_noise(rows, products, fit.weight, *sizes)
     return torch.where(fit.objective.isfinite(), noise.score(fit.objective), torch.inf)
 
 
@@ -227,10 +285,9 @@ def _choose(
     # Equal tables have equal noise; the slack is rounding in it.
     close &= (score - score[first]).abs() <= 1e-6 * score[first].abs().clamp_min(1e-6)
     tied = close.nonzero().squeeze(1).tolist()
-    starts = products.subsets.starts().tolist()
     answers = []
     for place in tied:
-        cells = slice(starts[place], starts[place] + products.subsets.cells[place])
+        cells = products.subsets.cells_of(place)
         mass, weight = products.mass[cells, :-1], fit.weight[cells]
         answers.append(_trimmed(place, subsets[place], names, rows.sizes, mass, weight))
 
@@ -293,6 +350,21 @@ def _trimmed(
             kept.remove(feature)
     n_labels = mass.shape[1]
     return _Answer(place, tuple(kept), share.reshape(-1, n_labels), table.reshape(-1, n_labels))
+
+
+def _retrimmed(
+    answer: _Answer, table: Tensor, products: SubsetProducts, sizes: tuple[int, ...]
+) -> _Answer:
+    """The answer with weights from the whole table of its subset (C, L), averaged as it was."""
+    members = products.subsets.members[answer.subset].tolist()
+    gone = [axis for axis, member in enumerate(members) if member not in answer.members]
+    if not gone:
+        return replace(answer, weight=table)
+    mass = products.mass[products.subsets.cells_of(answer.subset), :-1]
+    shape = [sizes[j] for j in members]
+    moved = (mass * table).reshape(*shape, -1).sum(dim=gone).reshape(answer.mass.shape)
+    average = torch.where(answer.mass > 0, moved / answer.mass.clamp_min(1e-37), 0.0)
+    return replace(answer, weight=average)
 
 
 def _weight_function(source: Source, rows: CountedRows, answer: _Answer) -> WeightFunction:

@@ -13,7 +13,7 @@ from sees_torch.data import Source, Target
 from sees_torch.data.tables import Name
 from sees_torch.errors import SchemaError, SeesError
 from sees_torch.matching.cells import Batch, CellWeights, chunks, fit_cells, fit_shares
-from sees_torch.matching.match import Match, whole_number
+from sees_torch.matching.match import Match, chosen_again, whole_number
 from sees_torch.matching.selection import MANY_ROWS, Folds, thinned
 from sees_torch.solvers.solution import Status
 from sees_torch.statistics.products import MEMORY
@@ -84,7 +84,9 @@ class SEESem:
         if self.features is None:
             from sees_torch.matching.auto import choose_tables
 
-            return choose_tables(self, source, target)
+            with torch.no_grad():
+                found = choose_tables(self, source, target)
+            return chosen_again(found, source, target)
         return self.fit(source, target, positions(source, self.features))
 
     def fit(self, source: Source, target: Target, members: tuple[int, ...]) -> Match:
@@ -99,7 +101,8 @@ class SEESem:
         subset = subsets_of([members], batch.sizes, batch.codes.device)
         shrinkage = self.shrinkage
         if shrinkage == "auto":
-            shrinkage = best_shrinkage(source, target, members)
+            with torch.no_grad():
+                shrinkage = best_shrinkage(source, target, members)
         fitted = fit_cells(batch, subset, float(shrinkage), labels.weight[:, :, 0])
         return _table(source, batch, members, fitted, self.name)
 

@@ -39,6 +39,7 @@ class CountedRows(RowMetric):
         classes: Any,
         max_rows: int,
         precision: int | None,
+        also: object = None,
         **metric_kwargs: Any,
     ) -> None:
         super().__init__(**metric_kwargs)
@@ -63,7 +64,7 @@ class CountedRows(RowMetric):
         self.add_rows("count", (), torch.float64)
         self.add_rows("kept", (), torch.int64)
         self.add_state("rounding", torch.zeros(2, dtype=torch.float64), dist_reduce_fx="max")
-        made_for = (schema, self.classes, self.max_rows, self.precision)
+        made_for = (schema, self.classes, self.max_rows, self.precision, also)
         self.add_state("made_for", _fingerprint(made_for), dist_reduce_fx=_common)
         self.codes: list[Tensor]
         self.rounding: Tensor
@@ -96,9 +97,13 @@ class CountedRows(RowMetric):
         matrix = of_second_class(proba, matrix, self.classes)
         fresh = Counted(rows, positions, matrix, count, 1, 0.0)
         held = sum(map(len, self.codes)) + len(rows)
+        self._tabulate(fresh)
         self._extend(fresh)
         if held > max(2 * len(self.codes[0]), min(FEW_ROWS, self.max_rows)):
             self._merge()
+
+    def _tabulate(self, part: Counted) -> None:
+        """Add a batch to states that are sums, where there are any."""
 
     def _extend(self, part: Counted) -> None:
         """Rows behind those that are there; lists are not changed, others may hold them too."""
@@ -173,7 +178,7 @@ class CountedRows(RowMetric):
         if other is not None and other.tolist() != torch.as_tensor(default).tolist():
             raise SeesError(
                 "the states to be joined are of metrics with another schema, classes, max_rows or "
-                "precision: make all of them with the same."
+                "precision (of tables: method or metric): make all of them with the same."
             )
 
 

@@ -21,7 +21,8 @@ _UNKNOWN, _VALUE = -1, -2
 class Basis(nn.Module):
     """K non-negative functions of a row, each owned by one feature.
 
-    To bring your own, subclass it, set `owners` and implement `forward`.
+    To bring your own, subclass it, set `owners` and implement `forward`. Parameters are taken as
+    they are: estimates have no gradient in them.
 
     Attributes:
         owners: position of the feature that each of the K functions depends on; -1 for one that
@@ -113,6 +114,19 @@ class FeatureBasis(Basis):
         if self.form == "paired":
             return torch.stack([x, 1 - x], dim=-1)
         return torch.stack([x.square(), 2 * x * (1 - x), (1 - x).square()], dim=-1)
+
+
+class OwnBasis(Basis):
+    """A module of somebody's own, called as it stands and without a graph."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.owners = tuple(inner.owners)  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def forward(self, rows: Rows) -> Tensor:
+        return self.inner(rows)
 
 
 class GaussianBasis(Basis):

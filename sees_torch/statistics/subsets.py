@@ -41,6 +41,11 @@ class Subsets:
         sizes = torch.tensor(self.cells, device=self.members.device)
         return sizes.cumsum(0) - sizes
 
+    def cells_of(self, subset: int) -> slice:
+        """Where the cells of one subset are in the flat list."""
+        start = sum(self.cells[:subset])
+        return slice(start, start + self.cells[subset])
+
     def of_cell(self) -> Tensor:
         """(A,) the subset that each cell of the flat list belongs to."""
         sizes = torch.tensor(self.cells, device=self.members.device)

@@ -276,6 +276,21 @@ class Squares(Basis):
         return torch.stack([x, 1 - x, x, x][: self.columns], dim=1) - self.shift
 
 
+class Network(torch.nn.Module):
+    """A module that is no Basis: two bumps of a column, made by a layer with parameters."""
+
+    def __init__(self, owners=(2, 2), column=2):
+        super().__init__()
+        self.owners, self.column = owners, column
+        self.layer = torch.nn.Linear(1, 2).double()
+        with torch.no_grad():
+            self.layer.weight.copy_(torch.tensor([[4.0], [-4.0]]))
+            self.layer.bias.copy_(torch.tensor([-2.0, 2.0]))
+
+    def forward(self, rows):
+        return self.layer(rows.values[:, self.column : self.column + 1]).sigmoid()
+
+
 class TestBasis:
     @pytest.fixture
     def sampled(self):
@@ -329,6 +344,31 @@ class TestBasis:
         for form in ("paired", "linear", "quadratic"):
             match = SEESc(eta=2e-2, sparsity=1, intercept=True, basis=form).match(source, target)
             assert match.features == (2,)
+
+    def test_any_module_may_be_the_basis(self, sampled):
+        source, target, *_ = sampled
+        net = Network()
+        match = SEESc(eta=1e-3, basis=net, intercept=True).match(source, target)
+        phi = net(source.rows).detach()
+        function = match.weight_function
+        by_hand = phi @ function.coefficient + function.intercept
+        table = function.table(source.rows)
+        torch.testing.assert_close(table, by_hand)
+        assert not table.requires_grad
+        assert match.features == (2,)
+
+    @pytest.mark.parametrize(
+        ("net", "message"),
+        [
+            (Network(owners=(3, 3)), "Network has functions of feature 3 that change with other"),
+            (Network(owners=(2, 2, 2)), "Network declares 3 owners"),
+            (Network(owners=(2, 9)), "owners of Network must be feature positions"),
+            (torch.nn.Linear(1, 2), "declares `owners`, got Linear"),
+        ],
+    )
+    def test_modules_that_are_no_basis_are_refused(self, sampled, net, message):
+        with pytest.raises(SeesError, match=message):
+            SEESc(basis=net).match(*sampled[:2])
 
     def test_a_users_basis_is_used(self, sampled):
         source, target, *_ = sampled

@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_distributed import SERVER, assert_alike, run, show, table
 
-from sees_torch import Schema, SeesError
+from sees_torch import Schema, SEESd, SeesError
 from sees_torch import metrics as room
 from sees_torch.metrics import PerformanceShift
 
@@ -62,6 +62,15 @@ def one_sided(rank: int, ranks: int) -> dict:
     return plain(metric.compute())
 
 
+def tables(rank: int, ranks: int) -> dict:
+    """States that are sums; the last process has no rows."""
+    metric = made(SEESd(1), states="tables")
+    if rank < ranks - 1:
+        add_source(metric, SOURCE[rank :: ranks - 1])
+        add_target(metric, TARGET[rank :: ranks - 1])
+    return plain(metric.compute())
+
+
 def without_target(rank: int, ranks: int) -> dict:
     """A refusal is that of all, and leaves a metric that goes on."""
     metric = made("mlls")
@@ -109,7 +118,7 @@ def weighted(rank: int, ranks: int) -> dict:
 
 def everything(rank: int, ranks: int) -> dict:
     warnings.filterwarnings("ignore", message=".*before the ``update``")
-    jobs = (in_turn, one_sided, without_target, other_classes, weighted)
+    jobs = (in_turn, one_sided, tables, without_target, other_classes, weighted)
     return {job.__name__: job(rank, ranks) for job in jobs}
 
 
@@ -146,6 +155,15 @@ def test_processes_may_have_one_sample_or_none(told):
     assert_alike(expected, told[0]["one_sided"])
     assert "no target rows yet" in told[0]["without_target"]["told"]
     assert_alike(expected, told[0]["without_target"]["value"])
+
+
+def test_tables_of_processes_add_up(told):
+    metric = made(SEESd(1), states="tables")
+    add_source(metric)
+    add_target(metric)
+    found = told[0]["tables"]
+    assert found["gap"] == pytest.approx(float(metric.compute()["gap"]), abs=1e-12)
+    assert found["shifted_features"] == list(metric.compute()["shifted_features"])
 
 
 def test_processes_that_disagree_are_refused(told):

@@ -11,7 +11,7 @@ from sees_torch.data import Source, Target
 from sees_torch.efficient import mean_variance
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
 from sees_torch.matching import Match
-from sees_torch.matching.auto import ONE_FEATURE, is_dense
+from sees_torch.matching.auto import is_dense
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.selection import STANDARD_ERRORS, TIE
 from sees_torch.uncertainty import analytic_error
@@ -111,8 +111,18 @@ def label_equivalent(source: Source, match: Match, metric: Metric, error: float)
 def power(
     source: Source, match: Match, metric: Metric, alternatives: Sequence[Alternative]
 ) -> float:
-    """Labelled rows that the best hypothesis of one feature with the label would be worth."""
+    """Labelled rows that the gap is worth when every hypothesis here counts by its evidence.
+
+    An answer that names no feature with the label is precise only if it is right. What it is worth
+    when others might be right is the variance inside and between them.
+    """
     assert match.choice is not None
-    candidates = match.choice.candidates
-    errors = [a.error for a in alternatives if candidates[a.place].rank == ONE_FEATURE and a.error]
-    return label_equivalent(source, match, metric, max(errors)) if errors else float("inf")
+    known = [a for a in alternatives if a.error is not None]
+    score = torch.tensor([a.score for a in known], dtype=torch.float64)
+    share = match.choice.evidence.log_odds(score).softmax(dim=0).tolist()
+    mean = sum(part * a.gap for part, a in zip(share, known, strict=True))
+    spread = sum(
+        part * ((a.error or 0.0) ** 2 + (a.gap - mean) ** 2)
+        for part, a in zip(share, known, strict=True)
+    )
+    return label_equivalent(source, match, metric, spread**0.5)

@@ -51,9 +51,6 @@ NOTHING, FEATURES, COVARIATES, MANY = 0, 1, 10, 11
 """Ranks of simplicity: s features without labels have FEATURES + 2s - 1, with labels one more."""
 
 
-ONE_FEATURE = FEATURES + 2
-
-
 def is_dense(candidate: Candidate) -> bool:
     """A shift of more features than a search for a few could follow."""
     return candidate.rank >= FEATURES + 2 * MOST_FEATURES + 1

@@ -13,7 +13,7 @@ from sees_torch.assessment import report_match
 from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
 from sees_torch.errors import SeesError
-from sees_torch.gap import ESTIMATORS, Metric
+from sees_torch.gap import ESTIMATORS, Metric, metric_name
 from sees_torch.matching import Auto, KnownWeights, Match, Method, SEESd, SEESem
 from sees_torch.matching.match import whole_number
 from sees_torch.matching.names import resolve_method
@@ -118,6 +118,7 @@ class Estimation:
             source=given,
             target=_spread(target, merged, of_row, source.calibration),
             calibration=source.calibration,
+            settings=self.described(),
         )
 
     def match(self, source: PreparedSource, target: Target) -> Match:
@@ -130,6 +131,17 @@ class Estimation:
         if source.calibration is not None:
             merged = source.calibration.target(merged)
         return merged, of_row
+
+    def described(self) -> dict[str, Any]:
+        """The settings in words that the call can be repeated from."""
+        return {
+            "method": repr(self.method),
+            "metric": [metric_name(metric) for metric in self.metrics],
+            "estimator": self.estimator,
+            "confidence": self.confidence,
+            "calibrate": self.calibrate,
+            "replicates": self.replicates,
+        }
 
     def _merged(self, sample: Any) -> tuple[Any, Tensor | None]:
         """Distinct rows; weights known per row need the rows as they are."""

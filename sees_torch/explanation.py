@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sees_torch.data import Source
 from sees_torch.data.tables import Name
-from sees_torch.efficient import RowValues
+from sees_torch.disclosure import POOLED, level_name, pooled
 from sees_torch.errors import SeesError
 from sees_torch.solvers.mixture import cell_sums
 from sees_torch.weights import ConstantWeights, TableWeights, WeightFunction
@@ -40,7 +40,8 @@ class JointLaw:
     levels: tuple[list[int], ...]
 
     @classmethod
-    def of(cls, source: Source, function: WeightFunction, values: RowValues) -> JointLaw:
+    def of(cls, source: Source, function: WeightFunction, own: Tensor) -> JointLaw:
+        """The laws by cell; `own` is the metric's value of every source row."""
         if not isinstance(function, (TableWeights, ConstantWeights)):
             raise SeesError(
                 "only weights that are a table on a few features can be explained cell by cell; "
@@ -62,7 +63,7 @@ class JointLaw:
         weight = function.of_rows(source.rows, source.labels).detach()
         moved = cell_sums(source.mass * weight, place, cells)
         moved = moved / moved.sum().clamp_min(1e-37)
-        value = cell_sums(source.mass * values.own.detach(), place, cells) / share.clamp_min(1e-37)
+        value = cell_sums(source.mass * own.detach(), place, cells) / share.clamp_min(1e-37)
         ratio = torch.where(share > 0, moved / share.clamp_min(1e-37), 0.0)
         names = tuple(source.schema.names[j] for j in members)
         names = (*names, free_name("label", names))
@@ -114,8 +115,11 @@ def free_name(name: str, taken: Container[Name]) -> str:
     return name
 
 
-def cell_frame(law: JointLaw, source: Source) -> pd.DataFrame:
-    """Every cell and label: its share before and after, and its weight."""
+def cell_frame(law: JointLaw, source: Source, least: int = 0) -> pd.DataFrame:
+    """Every cell and label: its share before and after, and its weight.
+
+    Cells with fewer than `least` source rows stand together in the last row.
+    """
     import pandas as pd
 
     columns = {column.name: column for column in source.schema.columns}
@@ -125,13 +129,16 @@ def cell_frame(law: JointLaw, source: Source) -> pd.DataFrame:
         for name in ("label", "source_share", "target_share", "change", "weight")
     )
     records = []
-    for position in torch.nonzero(law.source).tolist():
+    places = torch.nonzero(law.source)
+    counts = law.source[law.source > 0] * source.total
+    hidden = pooled(counts[:, None], least)
+    for position in places[~hidden].tolist():
         *cell, label = position
         index = tuple(position)
         before = float(law.source[index])
         after = before * float(law.weight[index])
         levels = {
-            name: columns[name].describe(law.levels[axis][code])
+            name: level_name(columns[name], law.levels[axis][code], least)
             for axis, (name, code) in enumerate(zip(law.names[:-1], cell, strict=True))
         }
         records.append(
@@ -144,7 +151,12 @@ def cell_frame(law: JointLaw, source: Source) -> pd.DataFrame:
                 weight_name: float(law.weight[index]),
             }
         )
-    frame = pd.DataFrame(records)
-    return frame.sort_values(
-        change_name, key=abs, ascending=False, kind="stable", ignore_index=True
-    )
+    names = [*features, label_name, before_name, after_name, change_name, weight_name]
+    frame = pd.DataFrame(records, columns=pd.Index(names))
+    frame = frame.sort_values(change_name, key=abs, ascending=False, kind="stable")
+    if bool(hidden.any()):
+        before = float(law.source[law.source > 0][hidden].sum())
+        after = float((law.source * law.weight)[law.source > 0][hidden].sum())
+        rest = [POOLED] * (len(features) + 1) + [before, after, after - before, after / before]
+        frame = pd.concat([frame, pd.DataFrame([rest], columns=frame.columns)])
+    return frame.reset_index(drop=True)

@@ -100,6 +100,17 @@ def metric_values(metric: Metric, proba: Tensor, labels: Tensor) -> Tensor:
     return values.to(proba.dtype)
 
 
+def headline_values(source: Source, target: Target, metric: Metric) -> RowValues:
+    """The metric's values; a metric that is no mean over rows is refused."""
+    values = row_values(source, target, metric)
+    if values is None:
+        raise SeesError(
+            f"{metric_name(metric)} is no mean over rows: put a per-row metric such as 'accuracy' "
+            "or 'log_loss' first."
+        )
+    return values
+
+
 def _label_values(metric: RowMetric, proba: Tensor) -> Tensor:
     """(n, L) value that every row would have under each label, checked."""
     columns = []

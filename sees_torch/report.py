@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import os
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from sees_torch import report_tables as tables
 from sees_torch.alternatives import Alternative
 from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
 from sees_torch.data.tables import Name
-from sees_torch.efficient import RowValues, cells_of, has_cells, variance
+from sees_torch.disclosure import checked_least
+from sees_torch.efficient import RowValues
 from sees_torch.errors import SeesError
 from sees_torch.explanation import JointLaw, cell_frame, free_name
 from sees_torch.few_labels import suggest
-from sees_torch.gap import Gap, Metric, row_values, target_posterior
+from sees_torch.gap import Gap, Metric, headline_values, target_posterior
 from sees_torch.identifiability import Status
 from sees_torch.matching import Match
 from sees_torch.matching.match import whole_number
+from sees_torch.sample_sizes import least_error, rows_needed
+from sees_torch.slices import slice_frame
 from sees_torch.weights import WeightFunction
 
 if TYPE_CHECKING:
     import matplotlib.figure
     import numpy as np
     import pandas as pd
-
-MOST_ROWS = 10**9
-"""Sample sizes beyond this count as out of reach."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class ShiftReport:
         reasons: for the status, in words.
         diagnostics: named figures behind the status.
         alternatives: other hypotheses beside the chosen one.
-        selection: {features: share of the resamples that chose them}; a hypothesis of many features
-            stands under its own name.
+        selection: {features, or the words for many of them: share of resamples that chose them}.
         notes: what was done to unusual input, in words.
+        settings: the call that made the report.
         calibration: what turned the model's probabilities into p(y|x), None if nothing did.
     """
 
@@ -74,6 +74,7 @@ class ShiftReport:
     reasons: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     selection: dict[tuple[Name, ...], float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = field(default=None, repr=False)
 
     @property
@@ -130,69 +131,19 @@ class ShiftReport:
         names = self.source.schema.names
         return tuple(tuple(names[j] for j in tied) for tied in self.match.ranking.ties)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the rows, as plain Python values."""
-        return {
-            "status": self.status,
-            "reasons": list(self.reasons),
-            "method": self.match.method,
-            "hypothesis": self.hypothesis,
-            "metric": self.metric,
-            "estimator": self.gaps[0].estimator,
-            "gap": self.gap,
-            "interval": _listed(self.interval),
-            "confidence": self.confidence,
-            "interval_source": self.interval_source,
-            "source_value": self.source_value,
-            "target_value": self.target_value,
-            "shifted_features": [_json_key(name) for name in self.shifted_features],
-            "ties": [[_json_key(name) for name in tied] for tied in self.ties],
-            "target_label_distribution": {
-                _json_key(label): share for label, share in self.target_label_distribution.items()
-            },
-            "metrics": {
-                name: {
-                    "source": source,
-                    "target": target,
-                    "gap": target - source,
-                    "interval": _listed(interval),
-                    "estimator": gap.estimator,
-                }
-                for (name, source, target), gap, interval in zip(
-                    self.values(), self.gaps, self._intervals(), strict=True
-                )
-            },
-            "hypotheses": self._hypothesis_records(),
-            "selection": [
-                {"features": [_json_key(name) for name in features], "share": share}
-                for features, share in self.selection.items()
-            ],
-            "diagnostics": dict(self.diagnostics),
-            "notes": list(self.notes),
-        }
+    def to_dict(self, *, min_cell_count: int = 0) -> dict[str, Any]:
+        """Everything but the rows, as plain values; for `min_cell_count` see `save_html`."""
+        return tables.plain_values(self, checked_least(min_cell_count))
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per metric: source, target, gap with its interval, and how it was estimated."""
-        import pandas as pd
+    def to_frame(self, of: str = "metrics", *, min_cell_count: int = 0) -> pd.DataFrame:
+        """A tidy table, one row an observation.
 
-        rows = [
-            {
-                "metric": name,
-                "source": source,
-                "target": target,
-                "gap": target - source,
-                "low": float("nan") if interval is None else interval[0],
-                "high": float("nan") if interval is None else interval[1],
-                "method": self.match.method,
-                "estimator": gap.estimator,
-                "shifted_features": ", ".join(map(str, self.shifted_features)),
-                "status": self.status,
-            }
-            for (name, source, target), gap, interval in zip(
-                self.values(), self.gaps, self._intervals(), strict=True
-            )
-        ]
-        return pd.DataFrame(rows).set_index("metric")
+        Args:
+            of: "metrics" (values and gap), "labels" (shares by class), "marginals" (shares of every
+                level of every feature), or "cells", "hypotheses", "ranking" as these methods.
+            min_cell_count: as in `save_html`; what is pooled stands in the last row.
+        """
+        return tables.table(self, of, checked_least(min_cell_count))
 
     def ranking(self, best: int | None = None) -> pd.DataFrame:
         """The feature subsets that the method compared, best score first.
@@ -200,17 +151,7 @@ class ShiftReport:
         `objective` is the distance that remains, `score` the distance beyond sampling noise in
         standard deviations: scores are comparable between subsets, objectives are not.
         """
-        import pandas as pd
-
-        found = self.match.ranking
-        if found is None:
-            raise SeesError(f"{self.match.method} does not rank feature subsets.")
-        names = self.source.schema.names
-        features = [tuple(names[j] for j in subset) for subset in found.subsets[:best]]
-        figures = {"objective": found.objective[:best], "score": found.score[:best]}
-        return pd.DataFrame(
-            {"features": features} | {name: values.tolist() for name, values in figures.items()}
-        )
+        return tables.ranking_frame(self, best)
 
     def hypotheses(self) -> pd.DataFrame:
         """Hypotheses beside the chosen one, best score first, with the gap that each would give.
@@ -219,44 +160,28 @@ class ShiftReport:
         is chosen. A `rival` is as simple as the chosen one and explains the target as well; `share`
         is a hypothesis' part in the gap, which is an average over those that the data leave open.
         """
-        import pandas as pd
+        return tables.hypothesis_frame(self)
 
-        choice = self.match.choice
-        if choice is None:
-            raise SeesError(f"{self.match.method} compares no hypotheses: use method='auto'.")
-        names = self.source.schema.names
-        rows = []
-        for other in self.alternatives:
-            candidate = choice.candidates[other.place]
-            rows.append(
-                {
-                    "hypothesis": candidate.words,
-                    "features": tuple(names[j] for j in candidate.features),
-                    "score": other.score,
-                    "behind": other.behind,
-                    "gap": other.gap,
-                    "error": float("nan") if other.error is None else other.error,
-                    "chosen": other.place == choice.chosen,
-                    "rival": other.rival,
-                    "share": other.share,
-                }
-            )
-        return pd.DataFrame(rows)
-
-    def _hypothesis_records(self) -> list[dict[str, Any]]:
-        """The table of hypotheses as plain values."""
-        if not self.alternatives:
-            return []
-        records = self.hypotheses().to_dict("records")
-        for record in records:
-            record["features"] = [_json_key(name) for name in record["features"]]
-            for name in ("behind", "error"):
-                record[name] = record[name] if math.isfinite(record[name]) else None
-        return [{str(name): value for name, value in record.items()} for record in records]
-
-    def cells(self) -> pd.DataFrame:
+    def cells(self, *, min_cell_count: int = 0) -> pd.DataFrame:
         """Every cell of the shifted features and label: share before and after, weight."""
-        return cell_frame(self._law(), self.source)
+        law = JointLaw.of(self.source, self.weight_function, torch.zeros_like(self.source.count))
+        return cell_frame(law, self.source, checked_least(min_cell_count))
+
+    def by(self, feature: Name | list[Name], confidence: float | None = None) -> pd.DataFrame:
+        """The headline gap inside every slice: each level of a feature, or of several at once.
+
+        The estimator is the report's own, with weights that average one inside the slice. `low` to
+        `high` is an analytic interval: from the least variance for `eff`, else given the weights;
+        neither allows for the choice of features, and metrics that are no mean over rows have
+        none. `effective_rows` is what the weights leave of the source rows.
+
+        Args:
+            feature: name of a feature (continuous ones are cut at their quantiles), or a list.
+            confidence: of the intervals, by default the report's, else 0.95.
+        """
+        names = feature if isinstance(feature, list) else [feature]
+        with torch.no_grad():
+            return slice_frame(self, names, confidence or self.confidence or 0.95)
 
     def attribution(self) -> dict[Name, float]:
         """How the headline gap splits between the labels and each shifted feature.
@@ -265,14 +190,12 @@ class ShiftReport:
         law, everything else given the moved ones stays as in the source. "rest" is what the
         estimated gap differs from the model's.
         """
-        shares = self._law().shapley()
+        own = self._row_values().own
+        shares = JointLaw.of(self.source, self.weight_function, own).shapley()
         return {**shares, free_name("rest", shares): self.gap - sum(shares.values())}
 
     def suggest_labels(self, k: int) -> np.ndarray:
-        """Positions of the k target rows whose labels would shrink the interval most.
-
-        Hand their labels back as `target_labels` (missing for all other rows).
-        """
+        """Positions of the k target rows whose labels, as `target_labels`, would tell most."""
         if not 0 < whole_number(k, "k") <= len(self.target):
             raise SeesError(f"k must be 1 to {len(self.target)}, the target's rows; got {k!r}.")
         table = self.weight_function.table(self.target.rows)
@@ -282,44 +205,19 @@ class ShiftReport:
     def rows_needed(self, half_width: float, confidence: float = 0.95) -> dict[str, float]:
         """Rows that an interval of gap +- half_width needs, from the least variance V.
 
-        Returns `target_rows` when only the target grows, infinite where the source limits the
-        precision, and `both`, target rows when the source grows in proportion.
+        `target_rows` when only the target grows (infinite where the source sets the limit), and
+        `both`, target rows when the source grows in proportion.
         """
-        if not half_width > 0 or not 0 < confidence < 1:
-            raise SeesError("half_width must be positive and confidence between 0 and 1.")
-        wanted = half_width / NormalDist().inv_cdf((1 + confidence) / 2)
-        n, m = float(self.source.total), float(self.target.total)
-        return {
-            "target_rows": _least(lambda factor: self.expected_error(n, factor * m), wanted) * m,
-            "both": _least(lambda factor: self.expected_error(factor * n, factor * m), wanted) * m,
-        }
+        sizes = float(self.source.total), float(self.target.total)
+        return rows_needed(self.expected_error, sizes, half_width, confidence)
 
     def expected_error(self, source_rows: float, target_rows: float) -> float:
         """Least standard error of the headline gap for samples of these sizes, sqrt(V)."""
-        function = self.weight_function
-        if not has_cells(function):
-            raise SeesError(
-                "sample sizes are known only for weights that are a table on a few features; "
-                f"{self.match.method} gave {type(function).__name__}."
-            )
-        cells = cells_of(function, self.source, self.target)
         sizes = (source_rows, target_rows)
-        return variance(self.source, self.target, cells, self._row_values(), sizes) ** 0.5
-
-    def _law(self) -> JointLaw:
-        return JointLaw.of(self.source, self.weight_function, self._row_values())
+        return least_error(self.source, self.target, self.match, self._row_values(), sizes)
 
     def _row_values(self) -> RowValues:
-        values = row_values(self.source, self.target, self.metrics[0])
-        if values is None:
-            raise SeesError(
-                f"{self.metric} is no mean over rows: put a per-row metric such as 'accuracy' or "
-                "'log_loss' first."
-            )
-        return values
-
-    def _intervals(self) -> tuple[tuple[float, float] | None, ...]:
-        return self.intervals or (None,) * len(self.gaps)
+        return headline_values(self.source, self.target, self.metrics[0])
 
     def plot(self) -> matplotlib.figure.Figure:
         """Source against target value, and the weights by cell of the shifted features."""
@@ -327,41 +225,32 @@ class ShiftReport:
 
         return plot_report(self)
 
+    def save_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "Shift report",
+        overwrite: bool = False,
+        min_cell_count: int = 0,
+    ) -> None:
+        """Write one HTML file that needs nothing else: no network, no scripts.
+
+        Args:
+            path: of the file; written whole or not at all.
+            title: heading of the page.
+            overwrite: replace an existing file, which is otherwise refused.
+            min_cell_count: cells, levels and labels with fewer rows are pooled, and notes that may
+                tell of single rows withheld.
+        """
+        from sees_torch.page import page, write_page
+
+        write_page(page(self, title, checked_least(min_cell_count)), path, overwrite)
+
     def values(self) -> list[tuple[str, float, float]]:
         """Name, source and target value of every metric; equal names are numbered."""
-        names = [gap.metric for gap in self.gaps]
-        return [
-            (
-                name if names.count(name) == 1 else f"{name} {names[: place + 1].count(name)}",
-                float(gap.source_value.detach()),
-                float(gap.target_value.detach()),
-            )
-            for place, (name, gap) in enumerate(zip(names, self.gaps, strict=True))
-        ]
+        return tables.metric_values(self.gaps)
 
     def __str__(self) -> str:
         from sees_torch.report_text import report_lines
 
         return "\n".join(report_lines(self))
-
-
-def _listed(interval: tuple[float, float] | None) -> list[float] | None:
-    return None if interval is None else list(interval)
-
-
-def _least(error: Callable[[float], float], wanted: float) -> float:
-    """The smallest factor whose error is as wanted, to a hundredth; infinite if none is."""
-    low, high = 1e-4, 1e-4
-    while error(high) > wanted:
-        low, high = high, 4 * high
-        if high > MOST_ROWS:
-            return float("inf")
-    while high / low > 1.01:
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if error(middle) <= wanted else (middle, high)
-    return high
-
-
-def _json_key(name: Any) -> Any:
-    """A name that JSON can hold: text and numbers as they are, anything else as text."""
-    return name if isinstance(name, (str, int, float)) else str(name)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from sees_torch.data import Source
+from sees_torch.data.tables import Name
 from sees_torch.efficient import has_cells
 from sees_torch.gap import is_rate
+from sees_torch.report_tables import label_share
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 if TYPE_CHECKING:
@@ -37,11 +35,11 @@ def report_lines(report: ShiftReport) -> list[str]:
         others = "; ".join(", ".join(map(str, tied)) for tied in report.ties[1:])
         lines.append(f"  fits exactly as well: {others}")
     lines += _hypothesis_lines(report)
-    if report.shifted_features and has_cells(report.weight_function) and not _whole(report):
-        parts = report.attribution()
+    parts = causes(report)
+    if parts:
         shares = ", ".join(f"{name} {_shown(report, part, '+')}" for name, part in parts.items())
         lines.append(f"gap by cause (model-based Shapley values): {shares}")
-    before = dict(zip(report.source.classes, _label_share(report.source).tolist(), strict=True))
+    before = dict(zip(report.source.classes, label_share(report.source).tolist(), strict=True))
     lines.append("label shares, source to target:")
     for label, share in report.target_label_distribution.items():
         lines.append(f"  {label}: {before[label]:.1%} to {share:.1%}")
@@ -57,9 +55,12 @@ def report_lines(report: ShiftReport) -> list[str]:
     return lines + [f"note: {note}" for note in report.notes]
 
 
-def _whole(report: ShiftReport) -> bool:
-    """The headline metric is no mean over rows: nothing can be split."""
-    return report.metric in WEIGHTED_METRICS
+def causes(report: ShiftReport) -> dict[Name, float]:
+    """The gap by cause; empty where nothing can be split."""
+    whole = report.metric in WEIGHTED_METRICS
+    if whole or not report.shifted_features or not has_cells(report.weight_function):
+        return {}
+    return report.attribution()
 
 
 def _shown(report: ShiftReport, value: float, sign: str = "") -> str:
@@ -106,8 +107,3 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
             f"{other['behind']:.1f} standard errors behind the best"
         )
     return [chosen, *said]
-
-
-def _label_share(source: Source) -> Tensor:
-    one_hot = torch.nn.functional.one_hot(source.labels, len(source.classes))
-    return source.mean(one_hot.to(torch.float64))

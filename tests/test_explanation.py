@@ -33,7 +33,7 @@ def renamed(pair, name):
 def law_of(pair):
     source, target = samples(pair)
     function = KnownWeights(pair.weight_table, pair.features).match(source, target).weight_function
-    return JointLaw.of(source, function, row_values(source, target, "accuracy"))
+    return JointLaw.of(source, function, row_values(source, target, "accuracy").own)
 
 
 class TestAttribution:

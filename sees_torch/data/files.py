@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +26,12 @@ class TableFile:
 
     Args:
         path: a CSV file (compressed or not), Parquet, or JSON lines.
-        proba: probability columns: one per class, or one for the second of two classes.
+        proba: probability columns: one per class, or one for the second of two classes; none
+            leaves the probabilities out, for a model.
         label: label column; leave it out for a target.
         drop: columns to ignore, such as identifiers.
         rows: rows of a batch.
+        separator: of the columns of a CSV file.
         shard: (k, N): the k-th of N processes reads every N-th batch.
 
     It can be read again and again: `Source.from_batches(TableFile("s.parquet", ["p"], "y"))`.
@@ -41,22 +45,45 @@ class TableFile:
         *,
         drop: Sequence[str] = (),
         rows: int = ROWS,
+        separator: str = ",",
         shard: tuple[int, int] = (0, 1),
     ) -> None:
         self.path, self.label, self.rows, self.shard = Path(path), label, rows, shard
-        self.proba, self.drop = list(proba), list(drop)
+        self.proba, self.drop, self.separator = list(proba), list(drop), separator
         if not 0 <= shard[0] < shard[1]:
             raise SeesError(f"shard must be (k, N) with 0 <= k < N, got {shard}.")
         self._text: list[str] | None = []
         if not self.path.exists():
             raise SeesError(f"there is no file {self.path}.")
+        if self.path.is_file() and not self.path.stat().st_size:
+            raise SeesError(
+                f"{self.path} cannot be read as a table: the file is empty. Export it again."
+            )
         first = next(self._frames(1), None)
         if first is None:
             raise SeesError(f"{self.path} is empty.")
         self.columns, self._text = list(first.columns), None
         for name in [*([] if label is None else [label]), *self.proba]:
             if name not in self.columns:
-                raise SchemaError(f"{self.path} has no column {name!r}; it has {self.columns}.")
+                raise SchemaError(
+                    f"{self.path} has no column {name!r}; it has {self.columns}."
+                    + self._advice(name)
+                )
+
+    def _advice(self, name: str) -> str:
+        """What may be wrong when a column is not there."""
+        if len(self.columns) == 1:
+            for mark in (";", "\t", "|"):
+                if mark in str(self.columns[0]):
+                    typed = "tab" if mark == "\t" else f"'{mark}'"
+                    return (
+                        f" Its columns seem to be separated by {mark!r}: pass separator={mark!r}, "
+                        f"on the command line --separator {typed}."
+                    )
+        if all(re.fullmatch(r"[-+.\deE]+(\.\d+)?|Unnamed.*", str(c)) for c in self.columns):
+            return " The first line looks like data: add a line with the names of the columns."
+        near = get_close_matches(name, [str(column) for column in self.columns], 3)
+        return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         place, of = self.shard
@@ -66,8 +93,8 @@ class TableFile:
                 continue
             single = len(self.proba) == 1
             proba = frame[self.proba[0]] if single else frame[self.proba].to_numpy()
-            features = frame.drop(columns=aside)
-            yield (features, proba) if self.label is None else (features, frame[self.label], proba)
+            labels = () if self.label is None else (frame[self.label],)
+            yield (frame.drop(columns=aside), *labels, *([proba] if self.proba else []))
 
     def _frames(self, rows: int) -> Iterator[pd.DataFrame]:
         """The table in parts, every column of one type throughout; at least one part."""
@@ -111,7 +138,9 @@ class TableFile:
             return
         as_text = dict.fromkeys(self._text or [], str)
         # A part is read as a whole, so that its types do not depend on where it is cut.
-        with pd.read_csv(self.path, chunksize=rows, dtype=as_text, low_memory=False) as parts:
+        with pd.read_csv(
+            self.path, sep=self.separator, chunksize=rows, dtype=as_text, low_memory=False
+        ) as parts:
             for frame in parts:
                 yield frame.reset_index(drop=True)
 

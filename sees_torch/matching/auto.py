@@ -16,6 +16,7 @@ from sees_torch.efficient import has_cells, worst_condition
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
 from sees_torch.matching.cells import Batch
 from sees_torch.matching.match import Candidate, Choice, Match, chosen_again, has_graph, quietly
+from sees_torch.matching.parameters import Parameters
 from sees_torch.matching.reference import NoShift
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc
 from sees_torch.matching.sees_em import (
@@ -57,7 +58,7 @@ def is_dense(candidate: Candidate) -> bool:
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Parameters):
     """The simplest hypothesis that the data do not speak against.
 
     Compares, by a cross-fitted two-sample score: nothing shifted; labels only; labels and one, two,

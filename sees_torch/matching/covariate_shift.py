@@ -11,6 +11,7 @@ from sees_torch.data import Rows, Source, Target
 from sees_torch.data.counting import deal, group_keys
 from sees_torch.errors import SeesError
 from sees_torch.matching.match import Match
+from sees_torch.matching.parameters import Parameters
 from sees_torch.solvers.group_simplex import GroupSimplex
 from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.solvers.logistic import ridge_logistic
@@ -30,7 +31,7 @@ REACH = 1e-9
 
 
 @dataclass(frozen=True)
-class KLIEP:
+class KLIEP(Parameters):
     """Kullback-Leibler importance estimation: w(x) a mixture of Gaussian kernels at target rows.
 
     Maximises E_t[log w(x)] with E_s[w(x)] = 1. The kernel width is the one with the largest
@@ -135,7 +136,7 @@ class KLIEP:
 
 
 @dataclass(frozen=True)
-class DLU:
+class DLU(Parameters):
     """Discriminative learning on the union: odds of a target-against-source classifier.
 
     A ridge logistic regression on the basis of the features, cross-fitted: a row is weighed by a

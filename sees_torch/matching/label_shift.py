@@ -10,6 +10,7 @@ from torch import Tensor
 from sees_torch.data import Source, Target
 from sees_torch.matching.likelihood import distinct_target
 from sees_torch.matching.match import Match
+from sees_torch.matching.parameters import Parameters
 from sees_torch.matching.sees_d import SEESd
 from sees_torch.matching.sees_em import SEESem
 from sees_torch.solvers.design import Mixture
@@ -20,7 +21,7 @@ from sees_torch.weights import ConstantWeights
 
 
 @dataclass(frozen=True)
-class BBSE:
+class BBSE(Parameters):
     """Black box shift estimation: label weights from the confusion matrix.
 
     Solves  sum_y p_s(f, y) w(y) = p_t(f)  in least squares with w >= 0 and E_s[w] = 1, which is
@@ -43,7 +44,7 @@ class BBSE:
 
 
 @dataclass(frozen=True)
-class MLLS:
+class MLLS(Parameters):
     """Maximum-likelihood label shift: label weights that make the target likeliest.
 
     Maximises  E_t[ log sum_y p(y|x) w(y) ]  over w >= 0 with E_s[ sum_y p(y|x) w(y) ] = 1, the

@@ -12,6 +12,7 @@ from sees_torch.data import Source, Target
 from sees_torch.data.tables import Name
 from sees_torch.errors import SeesError
 from sees_torch.matching.match import Match
+from sees_torch.matching.parameters import Parameters
 from sees_torch.weights import ConstantWeights, RowWeights, TableWeights, WeightFunction
 
 
@@ -21,7 +22,7 @@ def _ones(source: Source) -> ConstantWeights:
 
 
 @dataclass(frozen=True)
-class NoShift:
+class NoShift(Parameters):
     """Nothing shifted: every weight is one and the gap is zero."""
 
     @property
@@ -33,7 +34,7 @@ class NoShift:
 
 
 @dataclass(frozen=True)
-class CBPE:
+class CBPE(Parameters):
     """Confidence-based estimation: the mean loss that the calibrated model expects on the target.
 
     Right when p(y|x) is the same in both samples (covariate shift) and the model knows it.
@@ -48,7 +49,7 @@ class CBPE:
 
 
 @dataclass(frozen=True)
-class KnownWeights:
+class KnownWeights(Parameters):
     """Weights that somebody knows: the floor that no estimate can beat, in simulations.
 
     Args:

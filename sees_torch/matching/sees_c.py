@@ -13,6 +13,7 @@ from sees_torch.data import Source, Target
 from sees_torch.errors import IdentificationError, SeesError
 from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.match import Match, whole_number
+from sees_torch.matching.parameters import Parameters
 from sees_torch.matching.penalised import BasisProblem, Solver
 from sees_torch.matching.selection import Evidence, Folds, induced_ratio
 from sees_torch.solvers.implicit import wants_graph
@@ -27,7 +28,7 @@ MATTERS = 1e-3
 
 
 @dataclass(frozen=True)
-class SEESc:
+class SEESc(Parameters):
     """Shift of the labels and of features that a group penalty selects.
 
     The weights w(x, y) = sum_k a_{k,y} phi_k(x) minimise

@@ -12,6 +12,7 @@ from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.errors import IdentificationError, SeesError, SupportError
 from sees_torch.matching.match import Match, Ranking, has_graph, whole_number
+from sees_torch.matching.parameters import Parameters
 from sees_torch.solvers.implicit import quadratic_solution
 from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
 from sees_torch.solvers.solution import Solution, Status
@@ -40,7 +41,7 @@ DEPENDS = 1e-6
 
 
 @dataclass(frozen=True)
-class SEESd:
+class SEESd(Parameters):
     """Shift of the labels and of `sparsity` features; every subset of features is tried.
 
     For each subset J of s features, the weights w_J(x_J, y) minimise

@@ -14,6 +14,7 @@ from sees_torch.data.tables import Name
 from sees_torch.errors import SchemaError, SeesError
 from sees_torch.matching.cells import Batch, CellWeights, chunks, fit_cells, fit_shares
 from sees_torch.matching.match import Match, chosen_again, whole_number
+from sees_torch.matching.parameters import Parameters
 from sees_torch.matching.selection import MANY_ROWS, Folds, thinned
 from sees_torch.solvers.solution import Status
 from sees_torch.statistics.products import MEMORY
@@ -33,7 +34,7 @@ LABEL_SHRINKAGE = 1e-3
 
 
 @dataclass(frozen=True)
-class SEESem:
+class SEESem(Parameters):
     """Shift of the labels and of a few features, by maximum likelihood in every cell.
 
     Given the shifted features J, sparse joint shift is label shift inside every cell of X_J. The

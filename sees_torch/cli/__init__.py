@@ -1,0 +1,65 @@
+"""The `sees` command: one module a command, each with `add_parser` and `run`.
+
+A command's parser is added by `add_parser(commands)`, which sets the default `run`, a function of
+the options that returns the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+
+from sees_torch.cli import demo, estimate, methods, simulate
+from sees_torch.cli.outputs import EXIT_CODES
+from sees_torch.errors import SeesError, SeesWarning
+from sees_torch.version import __version__
+
+__all__ = ["EXIT_CODES", "main"]
+
+COMMANDS = (estimate, simulate, methods, demo)
+REFUSED, INTERRUPTED = 2, 130
+EPILOG = (
+    "exit codes: 0 done, and for estimate identified; 3 weak; 4 not identified; 2 input refused; "
+    "130 interrupted"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code.
+
+    0 done (and identified), 2 input refused, 3 the estimate is weak, 4 it is not identified, 130
+    interrupted.
+    """
+    options = _parser().parse_args(arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SeesWarning)
+        try:
+            result: int = options.run(options)
+        except KeyboardInterrupt:
+            print("sees: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except (SeesError, OSError, MemoryError) as error:
+            if options.traceback:
+                raise
+            print(f"sees: {error or 'out of memory'}", file=sys.stderr)
+            result = REFUSED
+    for message in dict.fromkeys(
+        str(warning.message) for warning in caught if issubclass(warning.category, SeesWarning)
+    ):
+        print(f"sees: warning: {message}", file=sys.stderr)
+    return result
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sees",
+        description="How much did a deployed model's performance change, and which features moved?",
+        epilog=EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"sees-torch {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return parser

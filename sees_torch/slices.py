@@ -1,0 +1,214 @@
+"""The gap inside slices of the rows: one level of a feature, or of several at once.
+
+Inside a slice the shift is still one of the same features with the label, with weights that are
+scaled to average one there. So the estimator of the whole serves every slice, with its analytic
+error; what a slice does not know of its own is lent by no other slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sees_torch.data import Column, Rows, Source, Target
+from sees_torch.data.samples import is_population
+from sees_torch.data.tables import Name
+from sees_torch.efficient import FEW_ROWS as LENT_ROWS
+from sees_torch.efficient import (
+    FREE_ROWS,
+    Cells,
+    GapParts,
+    RowValues,
+    cells_of,
+    efficient_values,
+    mean_variance,
+)
+from sees_torch.errors import SchemaError
+from sees_torch.explanation import free_name
+from sees_torch.gap import Metric, gap_parts, row_values
+from sees_torch.matching import NoShift
+from sees_torch.matching.match import Estimator
+from sees_torch.uncertainty import normal_interval
+from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
+from sees_torch.weights import WeightFunction
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sees_torch.report import ShiftReport
+
+FEW_ROWS = 30.0
+"""Effective source rows, or target rows, below which a slice is called small."""
+
+
+def slice_frame(report: ShiftReport, names: Sequence[Name], confidence: float) -> pd.DataFrame:
+    """One row a slice, largest share of the target first; see `ShiftReport.by`."""
+    import pandas as pd
+
+    source, target, weights = report.source, report.target, report.weights
+    asked = _Asked.of(report, confidence)
+    members = [_position(source, name) for name in names]
+    columns = [source.schema.columns[j] for j in members]
+    keys = torch.cat([_keys(sample, members) for sample in (source, target)])
+    levels, place = torch.unique(keys, return_inverse=True)
+    here, there = (_split(p, len(levels)) for p in (place[: len(source)], place[len(source) :]))
+    figures = [
+        "source_rows",
+        "target_rows",
+        "effective_rows",
+        "source",
+        "target",
+        "gap",
+        "low",
+        "high",
+        "note",
+    ]
+    named = [free_name(figure, names) for figure in figures]
+    records = []
+    for number, level in enumerate(levels.tolist()):
+        part = _Slice(source, target, here[number], there[number], weights)
+        said = _levels(columns, level)
+        found = part.figures(asked)
+        records.append(said | dict(zip(named, found, strict=True)))
+    frame = pd.DataFrame(records)
+    return frame.sort_values(named[1], ascending=False, kind="stable", ignore_index=True)
+
+
+def _keys(sample: Source | Target, members: list[int]) -> Tensor:
+    """(n,) the slice of every row as one number, the last feature varying fastest."""
+    key = torch.zeros_like(sample.rows.codes[:, 0], dtype=torch.int64)
+    for j in members:
+        key = key * sample.schema.columns[j].codes + sample.rows.codes[:, j]
+    return key
+
+
+def _levels(columns: list[Column], key: int) -> dict[Name, str]:
+    """The levels that a key stands for."""
+    said = {}
+    for column in reversed(columns):
+        key, code = divmod(key, column.codes)
+        said[column.name] = column.describe(code)
+    return dict(reversed(said.items()))
+
+
+def _split(place: Tensor, slices: int) -> tuple[Tensor, ...]:
+    """Rows of every slice."""
+    sizes = torch.bincount(place, minlength=slices).tolist()
+    return place.argsort(stable=True).split(sizes)
+
+
+def _position(source: Source, name: Name) -> int:
+    if name not in source.schema.names:
+        raise SchemaError(
+            f"the report has no feature {name!r} to slice by; it has {list(source.schema.names)}."
+        )
+    return source.schema.names.index(name)
+
+
+class _Scaled(WeightFunction):
+    """The weights inside a slice, as its rows and everything else asks for them."""
+
+    def __init__(self, inner: WeightFunction, own: Tensor, scale: Tensor) -> None:
+        super().__init__(inner.schema, inner.classes)
+        self.inner, self.own, self.scale = inner, own, scale
+
+    def of_rows(self, rows: Rows, labels: Tensor) -> Tensor:
+        return self.own * self.scale
+
+    def table(self, rows: Rows) -> Tensor:
+        return self.inner.table(rows) * self.scale
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is estimated in every slice, and how.
+
+    Attributes:
+        error: whose analytic error it gets; None for no interval. That nothing shifted is
+            uncertain as labels only are: a small shift may have gone unseen.
+    """
+
+    function: WeightFunction
+    metric: Metric
+    estimator: Estimator
+    error: Estimator | None
+    confidence: float
+
+    @classmethod
+    def of(cls, report: ShiftReport, confidence: float) -> _Asked:
+        function, estimator = report.weight_function, report.gaps[0].estimator
+        error: Estimator | None = estimator
+        if report.match.method == NoShift().name:
+            error = None if report.match.choice is None else "eff"
+        return cls(function, report.metrics[0], estimator, error, confidence)
+
+
+class _Slice:
+    """The rows of one slice in both samples, and the weights of its source rows."""
+
+    def __init__(
+        self, source: Source, target: Target, here: Tensor, there: Tensor, weights: Tensor
+    ) -> None:
+        self.source = source.select(here, source.count[here])
+        self.target = target.select(there, target.count[there])
+        self.weights = weights[here].detach()
+        self.population = is_population(source, target)
+
+    def figures(self, asked: _Asked) -> tuple[Any, ...]:
+        """Rows, effective rows, values, gap, interval and remark."""
+        nan = float("nan")
+        rows, others = float(self.source.total), float(self.target.total)
+        weighed = self.weights * self.source.count
+        squares = float((self.weights * weighed).sum())
+        effective = float(weighed.sum()) ** 2 / squares if squares > 0 else 0.0
+        sizes = (rows, others, effective)
+        if not all(sizes):
+            before = self._before(asked.metric) if rows else nan
+            said = "the weights leave no source rows" if rows else "no source rows"
+            return *sizes, before, nan, nan, nan, nan, said if others else "no target rows"
+        before, after, error = self._estimate(asked)
+        gap = after - before
+        ends = (nan, nan) if error is None else normal_interval(gap, error, asked.confidence)
+        small = min(effective, others) < FEW_ROWS and not self.population
+        note = "few rows: the interval may be too narrow" if small else ""
+        return *sizes, before, after, gap, *ends, note
+
+    def _before(self, metric: Metric) -> float:
+        values = row_values(self.source, self.target, metric)
+        if values is None:
+            function = WEIGHTED_METRICS[str(metric)]
+            return float(function(self.source.proba, self.source.labels, self.source.count))
+        return float(self.source.mean(values.own))
+
+    def _estimate(self, asked: _Asked) -> tuple[float, float, float | None]:
+        """Source and target value, and the standard error of their difference."""
+        source, target = self.source, self.target
+        values = row_values(source, target, asked.metric)
+        if values is None:
+            weighted = WEIGHTED_METRICS[str(asked.metric)]
+            after = weighted(source.proba, source.labels, self.weights * source.count)
+            return self._before(asked.metric), float(after), None
+        found = self._parts(asked.function, values, asked.estimator, LENT_ROWS)
+        error = None
+        if asked.error is not None and not self.population:
+            spread = self._parts(asked.function, values, asked.error, FREE_ROWS)
+            own = mean_variance(spread.source_part[0] - values.own, source.count)
+            error = float(own + mean_variance(spread.target_part[0], target.count)) ** 0.5
+        return float(found.source_value[0]), float(found.target_value[0]), error
+
+    def _parts(
+        self, function: WeightFunction, values: RowValues, estimator: Estimator, few_rows: float
+    ) -> GapParts:
+        """What every row adds, with weights that average one over the slice."""
+        source, target = self.source, self.target
+        scale = 1 / source.mean(self.weights)
+        if estimator != "eff":
+            scaled = _Scaled(function, self.weights, scale)
+            return gap_parts(source, target, scaled, values, estimator)
+        cells = cells_of(function, source, target)
+        cells = Cells(cells.weight * scale, cells.source, cells.target)
+        return efficient_values(source, target, cells, values, few_rows=few_rows)

@@ -15,6 +15,7 @@ from sees_torch.data.simulation import make_sparse_joint_shift
 from sees_torch.errors import (
     ConvergenceWarning,
     IdentificationError,
+    SavedFileError,
     SchemaError,
     SeesError,
     SeesWarning,
@@ -37,8 +38,9 @@ from sees_torch.matching import (
     SEESd,
     SEESem,
 )
-from sees_torch.monitor import ShiftMonitor, estimate_many
+from sees_torch.monitor import Alerts, Observation, ShiftMonitor, estimate_many
 from sees_torch.report import ShiftReport
+from sees_torch.saving import SavedReport, load_report, load_weights, save_weights
 from sees_torch.statistics.basis import Basis, FeatureBasis
 from sees_torch.target_loss import TargetLoss
 from sees_torch.training import ImportanceWeights, importance_weights
@@ -76,6 +78,7 @@ __all__ = [
     "DLU",
     "KLIEP",
     "MLLS",
+    "Alerts",
     "Auto",
     "Basis",
     "BasisWeights",
@@ -88,10 +91,13 @@ __all__ = [
     "KnownWeights",
     "Match",
     "NoShift",
+    "Observation",
     "PerformanceShift",
     "SEESc",
     "SEESd",
     "SEESem",
+    "SavedFileError",
+    "SavedReport",
     "Schema",
     "SchemaError",
     "SeesError",
@@ -128,10 +134,13 @@ __all__ = [
     "expected_calibration_error",
     "f1",
     "importance_weights",
+    "load_report",
+    "load_weights",
     "make_sparse_joint_shift",
     "precision",
     "recall",
     "resample_shift",
+    "save_weights",
 ]
 
 

@@ -21,6 +21,10 @@ class IdentificationError(SeesError):
     """A question that the data cannot answer in the asked form."""
 
 
+class SavedFileError(SeesError):
+    """A file that cannot be written, or is cut off, altered, hostile, or of another version."""
+
+
 class SeesWarning(UserWarning):
     """Something was treated in a way that the reader of the result should know of."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -245,6 +246,12 @@ class ShiftReport:
         from sees_torch.page import page, write_page
 
         write_page(page(self, title, checked_least(min_cell_count)), path, overwrite)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report, without the rows behind it, to a file that `load_report` reads."""
+        from sees_torch.saving import save_report
+
+        save_report(self, path)
 
     def values(self) -> list[tuple[str, float, float]]:
         """Name, source and target value of every metric; equal names are numbered."""

@@ -11,26 +11,26 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from sees_torch.cli import demo, estimate, methods, simulate
+from sees_torch.cli import demo, estimate, methods, monitor, simulate
 from sees_torch.cli.outputs import EXIT_CODES
 from sees_torch.errors import SeesError, SeesWarning
 from sees_torch.version import __version__
 
 __all__ = ["EXIT_CODES", "main"]
 
-COMMANDS = (estimate, simulate, methods, demo)
+COMMANDS = (estimate, monitor, simulate, methods, demo)
 REFUSED, INTERRUPTED = 2, 130
 EPILOG = (
-    "exit codes: 0 done, and for estimate identified; 3 weak; 4 not identified; 2 input refused; "
-    "130 interrupted"
+    "exit codes: 0 done, and for estimate identified; 3 weak; 4 not identified; 5 monitor raised "
+    "an alert; 2 input refused; 130 interrupted"
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code.
 
-    0 done (and identified), 2 input refused, 3 the estimate is weak, 4 it is not identified, 130
-    interrupted.
+    0 done (and identified), 2 input refused, 3 the estimate is weak, 4 it is not identified, 5 the
+    monitor raised an alert, 130 interrupted.
     """
     options = _parser().parse_args(arguments)
     with warnings.catch_warnings(record=True) as caught:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sees_torch.errors import SeesError
-from sees_torch.page import page, write_whole
+from sees_torch.page import page
 from sees_torch.report import ShiftReport
+from sees_torch.saving.atomic import write_atomically
 
 PICTURES = (".png", ".pdf", ".svg", ".jpg")
 EXIT_CODES = {"identified": 0, "weak": 3, "not_identified": 4}
@@ -41,11 +42,19 @@ def add_manners(parser: argparse.ArgumentParser) -> None:
 
 
 def check_outputs(options: argparse.Namespace, inputs: Sequence[Path] = ()) -> None:
-    """Refuse files that cannot or should not be written, before any work is done."""
-    picture = options.plot
+    """Refuse files of a report that cannot or should not be written, before any work is done."""
+    paths = [path for path in (options.plot, options.json, options.html) if path is not None]
+    check_files(paths, options.plot, options.force, inputs)
+    if options.min_cell_count < 0:
+        raise SeesError(f"--min-cell-count must be 0 or more, got {options.min_cell_count}.")
+
+
+def check_files(
+    paths: Sequence[Path], picture: Path | None, force: bool, inputs: Sequence[Path] = ()
+) -> None:
+    """Refuse files that cannot or should not be written."""
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise SeesError(f"{picture} is no picture name: end it with one of {', '.join(PICTURES)}.")
-    paths = [path for path in (options.plot, options.json, options.html) if path is not None]
     for number, path in enumerate(paths):
         if path in paths[:number]:
             raise SeesError(f"{path} is named for two outputs: give each its own file.")
@@ -53,14 +62,12 @@ def check_outputs(options: argparse.Namespace, inputs: Sequence[Path] = ()) -> N
             raise SeesError(f"{path} is an input: choose another name for the output.")
         if path.is_dir():
             raise SeesError(f"{path} is a folder: give the name of a file.")
-        if path.exists() and not options.force:
+        if path.exists() and not force:
             raise SeesError(f"{path} exists: choose another name, or add --force to overwrite it.")
         if not path.parent.is_dir():
             raise SeesError(f"there is no folder {path.parent} to write {path.name} into.")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise SeesError(f"{path} cannot be written: no permission.")
-    if options.min_cell_count < 0:
-        raise SeesError(f"--min-cell-count must be 0 or more, got {options.min_cell_count}.")
 
 
 def write_outputs(report: ShiftReport, options: argparse.Namespace) -> None:
@@ -68,10 +75,10 @@ def write_outputs(report: ShiftReport, options: argparse.Namespace) -> None:
     least = options.min_cell_count
     if options.json is not None:
         plain = report.to_dict(min_cell_count=least)
-        write_whole(options.json, (json.dumps(plain, indent=2, default=str) + "\n").encode())
+        write_atomically(options.json, (json.dumps(plain, indent=2, default=str) + "\n").encode())
     if options.html is not None:
-        write_whole(options.html, page(report, "Shift report", least).encode())
+        write_atomically(options.html, page(report, "Shift report", least).encode())
     if options.plot is not None:
         drawn = io.BytesIO()
         report.plot().savefig(drawn, dpi=150, format=options.plot.suffix[1:].lower())
-        write_whole(options.plot, drawn.getvalue())
+        write_atomically(options.plot, drawn.getvalue())

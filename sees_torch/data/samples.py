@@ -59,6 +59,8 @@ class _Sample:
     """(n,) row multiplicities."""
     notes: tuple[str, ...] = ()
     """What was done to unusual input, in words."""
+    sampled: bool = False
+    """These are sampled rows even where multiplicities are below one: old rows count less."""
 
     @property
     def total(self) -> Tensor:
@@ -376,7 +378,7 @@ def is_population(source: Source, target: Target) -> bool:
 
     def below(sample: _Sample) -> bool:
         rows = float((sample.count > 0).sum())
-        return float(sample.total) < (1 - 1e-9) * rows
+        return not sample.sampled and float(sample.total) < (1 - 1e-9) * rows
 
     return below(source) or below(target)
 

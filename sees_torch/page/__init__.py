@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from sees_torch.page.evidence import diagnostics, hypotheses, notes, reproduce
 from sees_torch.page.features import labels, marginal_charts, moved
 from sees_torch.page.markup import Html, joined, section, tag
 from sees_torch.page.weights import weights
+from sees_torch.saving.atomic import write_atomically
 from sees_torch.version import __version__
 
 if TYPE_CHECKING:
@@ -86,24 +86,4 @@ def write_page(content: str, path: str | os.PathLike[str], overwrite: bool) -> N
         raise SeesError(f"there is no folder {place.parent} to write {place.name} into.")
     if place.exists() and not overwrite:
         raise SeesError(f"{place} exists: choose another name, or say overwrite=True.")
-    write_whole(place, content.encode("utf-8"))
-
-
-def write_whole(place: Path, content: bytes) -> None:
-    """Replace a file in one step: a reader sees the old one or the new one, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, place)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    """The permissions that new files are denied."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    write_atomically(place, content.encode("utf-8"))

@@ -232,11 +232,15 @@ def all_cases(size: str, folder: Path | None) -> Iterator[Case]:
         build = partial(opponents.cbpe_contest, samples)
         yield case("cbpe", "CBPE", "NannyML", data, n, 23, None, build, needs="nannyml")
     limit = "one pass over the rows"
-    for name, s, build, goal in (
-        ("Source(...) and Target(...)", None, partial(opponents.reading_contest, three), ""),
-        ("SEES-d s=1", 1, partial(opponents.limit_contest, three, SEESd()), "<= 5"),
-    ):
-        yield case("limit", name, limit, "simulated", many, 23, s, build, goal, False)
+    by_column = opponents.column_by_column
+    for against, least in ((limit, opponents.one_pass), (f"{limit}, by column", by_column)):
+        for name, s, build, goal in (
+            ("Source(...) and Target(...)", None, partial(opponents.reading_contest, three), ""),
+            ("SEES-d s=1", 1, partial(opponents.limit_contest, three, SEESd()), "<= 5"),
+            ("SEES-d s=1 soft", 1, partial(opponents.limit_contest, three, SEESd(soft=True)), ""),
+        ):
+            build = partial(build, limit=least)
+            yield case("limit", name, against, "simulated", many, 23, s, build, goal, False)
     build = partial(opponents.limit_contest, three, Auto(), True)
     yield case("auto", "Auto", limit, "simulated", many, 23, None, build, faster=False)
     more = {"BBSE": BBSE(), "KLIEP": KLIEP(), "DLU": DLU(), "CBPE": CBPE()}
@@ -357,17 +361,16 @@ def with_exponents(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame, path: Path) -> None:
-    """Seconds against rows and against features, with the slopes."""
+    """Seconds against rows and against features, with the slopes, and memory against rows."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, 2, figsize=(11, 5.6), layout="constrained")
+    figure, panels = pyplot.subplots(1, 3, figsize=(16, 5.6), layout="constrained")
     style = dict(zip([*METHODS, "one pass"], zip(COLOURS, "osD^vX", strict=True), strict=True))
-    for panel, axis, words in zip(
-        panels, ("n", "d"), ("rows in each sample, n = m", "features, d"), strict=True
-    ):
+    rows = "rows in each sample, n = m"
+    for panel, axis, words in zip(panels, ("n", "d"), (rows, "features, d"), strict=False):
         curves = table[table["item"] == f"growth-{axis}"]
         for name, (colour, marker) in style.items():
             curve = curves[curves["what"] == name].sort_values(axis)
@@ -384,10 +387,19 @@ def plot(table: pd.DataFrame, path: Path) -> None:
         panel.grid(which="major", alpha=0.3)
         places = sorted(curves[axis].unique())
         panel.set_xticks(places, [f"{int(place):,}" for place in places])
-        panel.minorticks_off()
+        panel.xaxis.minorticks_off()
         if not curves.empty:
             below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "ncols": 2}
             panel.legend(title="slope of log seconds", fontsize="small", **below)
+    curves = table[table["item"] == "growth-n"]
+    for name, (colour, marker) in style.items():
+        curve = curves[curves["what"] == name].sort_values("n")
+        line = "--" if name == "one pass" else "-"
+        panels[2].loglog(curve["n"], curve["ours [MiB]"], line, c=colour, marker=marker, label=name)
+    panels[2].set(xlabel=rows, ylabel="peak memory above the samples [MiB]", title="memory")
+    panels[2].set_xticks(panels[0].get_xticks(), panels[0].get_xticklabels())
+    panels[2].xaxis.minorticks_off()
+    panels[2].grid(which="major", alpha=0.3)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
@@ -413,6 +425,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder with the tables; simulated ones without")
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of: {', '.join(ITEMS)}")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="cases of these methods only")
     parser.add_argument("--size", choices=list(SIZES), default="full")
     parser.add_argument("--out", type=Path, default=Path("outputs/benchmark"))
     parser.add_argument("--threads", type=int, help="of both sides; all cores without")
@@ -428,7 +441,8 @@ def main() -> None:
     wanted = [
         case
         for case in all_cases(options.size, options.data)
-        if not options.only or case.item in options.only
+        if (not options.only or case.item in options.only)
+        and (not options.methods or case.what in options.methods)
     ]
     for name in {case.needs for case in wanted if case.needs}:
         if find_spec(name) is None:

@@ -56,28 +56,43 @@ def group_rows(codes: Tensor, sizes: Sequence[int], others: Sequence[Tensor] = (
         sizes: number of codes of each column.
         others: (n,) tensors of any dtype, compared exactly.
     """
-    key, radix = row_keys(codes, sizes)
+    columns, counts = [], []
     for other in others:
         levels, column = torch.unique(other, return_inverse=True)
-        key, radix = _room(key, radix, len(levels))
-        key, radix = key * len(levels) + column, radix * len(levels)
-    return group_keys(key, radix)
+        columns.append(column)
+        counts.append(len(levels))
+    key, radix = row_keys(codes, sizes)
+    return group_keys(*combined_keys([key, *columns], [radix, *counts]))
 
 
-def row_keys(
-    codes: Tensor, sizes: Sequence[int], first: Tensor | None = None, first_size: int = 1
-) -> tuple[Tensor, int]:
+def combined_keys(columns: Sequence[Tensor], sizes: Sequence[int]) -> tuple[Tensor, int]:
+    """(n,) int64 keys that order rows by one column after the other, and a bound of the keys.
+
+    Args:
+        columns: (n,) int64 each, column j in 0 .. sizes[j] - 1.
+        sizes: number of values of each column.
+    """
+    key, radix = columns[0], sizes[0]
+    for column, size in zip(columns[1:], sizes[1:], strict=True):
+        key, radix = _room(key, radix, size)
+        key, radix = torch.add(column, key, alpha=size), radix * size
+    return key, radix
+
+
+def chance_rows(n: int, number: int, device: torch.device) -> Tensor:
+    """(number,) rows out of n, as if drawn at random with replacement, always the same ones."""
+    return _mix(torch.arange(number, device=device)).remainder(n)
+
+
+def row_keys(codes: Tensor, sizes: Sequence[int]) -> tuple[Tensor, int]:
     """(n,) int64 keys that order rows by their codes, and a bound of the keys.
 
     Args:
         codes: (n, d) integers, column j in 0 .. sizes[j] - 1.
         sizes: number of codes of each column.
-        first: (n,) int64, a column in 0 .. first_size - 1 to order by before the codes.
-        first_size: number of its codes.
     """
     key = torch.zeros(len(codes), dtype=torch.int64, device=codes.device)
-    key, radix = (key, 1) if first is None else (first, first_size)
-    begin = 0
+    radix, begin = 1, 0
     while begin < len(sizes):
         # As many columns at once as one key holds.
         end, size = begin + 1, sizes[begin]
@@ -159,10 +174,11 @@ def scatter_folds(key: Tensor, count: Tensor, folds: int) -> Tensor:
     part = torch.where(number == copies[row] - 1, total[row] - (copies[row] - 1), 1.0)
     sums = total.new_zeros(len(total) * folds)
     sums = sums.index_add(0, row * folds + fold, part.to(total.dtype)).reshape(-1, folds)
-    noise = _normal(_mix(keys[:, None] + _mix(-1 - torch.arange(folds, device=key.device))))
+    many = (total > COPIES).nonzero().squeeze(1)
+    noise = _normal(_mix(keys[many, None] + _mix(-1 - torch.arange(folds, device=key.device))))
     noise = (noise - noise.mean(dim=1, keepdim=True)).to(total.dtype)
-    even = total[:, None] / folds
-    sums = torch.where((total > COPIES)[:, None], (even + even.sqrt() * noise).clamp_min(0.0), sums)
+    even = total[many, None] / folds
+    sums = sums.index_copy(0, many, (even + even.sqrt() * noise).clamp_min(0.0))
     whole = sums.sum(dim=1, keepdim=True)
     share = torch.where(whole > 0, sums / whole.clamp_min(1e-37), 1 / folds)
     return share[groups.of_row]
@@ -192,6 +208,17 @@ def content_hash(*columns: Tensor, salt: Tensor | None = None) -> Tensor:
             bits = bits + _mix(salt)
         total = total + _mix(bits).sum(dim=1)
     return _mix(total)
+
+
+def hash_codes(codes: Tensor, sizes: Sequence[int], salt: Tensor) -> Tensor:
+    """`content_hash` of codes, looked up: column j is in 0 .. sizes[j] - 1."""
+    cards = torch.tensor(sizes, device=codes.device)
+    start = cards.cumsum(0) - cards
+    column = torch.repeat_interleave(cards, output_size=sum(sizes))
+    level = torch.arange(len(column), device=codes.device) - start[column]
+    mixed = _mix(level.to(torch.float64).view(torch.int64) + _mix(salt)[column])
+    parts = [mixed[part + start].sum(dim=1) for part in codes.split(_ROWS)]
+    return _mix(torch.cat(parts))
 
 
 def hash_columns(columns: Sequence[Tensor]) -> Tensor:

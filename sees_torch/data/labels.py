@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sees_torch.data.arrays import as_array
+from sees_torch.data.columns import FEW_CODES
 from sees_torch.errors import SchemaError, ShapeError, SupportError
 
 
@@ -26,6 +27,8 @@ class Labels:
 
     def where(self, kept: Tensor) -> Labels:
         """The labels of some rows; values that none of them has are forgotten."""
+        if bool(kept.all()):
+            return self
         used, of_row = torch.unique(self.of_row[kept], return_inverse=True)
         return Labels(tuple(self.values[place] for place in used.tolist()), of_row)
 
@@ -70,17 +73,31 @@ def read_some_labels(labels: Any, classes: Sequence[Any], what: str) -> Tensor:
 def _missing(column: Labels) -> Tensor:
     """(n,) bool, entries that are None or NaN."""
     gone = [place for place, value in enumerate(column.values) if value is None or value != value]
+    if not gone:
+        return torch.zeros_like(column.of_row, dtype=torch.bool)
     return torch.isin(column.of_row, torch.tensor(gone, device=column.of_row.device))
 
 
 def _read_column(labels: Any, what: str) -> Labels:
     if isinstance(labels, Tensor):
         column = _as_column(labels.detach(), what)
-        distinct, of_row = torch.unique(column, return_inverse=True)
+        distinct, of_row = _ranked(column)
         values = tuple(distinct.tolist())
     else:
         values, of_row = _factorize(labels, what)
     return Labels(values, of_row)
+
+
+def _ranked(column: Tensor) -> tuple[Tensor, Tensor]:
+    """The different values, ascending, and the place of every row's among them."""
+    if column.dtype in (torch.int32, torch.int64) and len(column):
+        low, high = (int(bound) for bound in column.aminmax())
+        if high - low < FEW_CODES:
+            # Whole numbers in a small range: counting them is faster than sorting.
+            place = column.to(torch.int64) - low
+            seen = torch.bincount(place) > 0
+            return seen.nonzero().squeeze(1) + low, (seen.cumsum(0) - 1)[place]
+    return torch.unique(column, return_inverse=True)
 
 
 def _factorize(labels: Any, what: str) -> tuple[tuple[Any, ...], Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,22 +37,23 @@ def read_proba(proba: Any, rows: int, what: str, device: torch.device) -> Tensor
         )
     if len(matrix) != rows:
         raise ShapeError(f"{what} has {len(matrix)} rows, its features have {rows}.")
-    _check_rows(matrix.detach(), what, 1e-2 if half else TOLERANCE)
-    clean = matrix.clamp_min(0.0)
+    least = _check_rows(matrix.detach(), what, 1e-2 if half else TOLERANCE)
+    clean = matrix.clamp_min(0.0) if least < 0 else matrix
     return clean / clean.sum(dim=1, keepdim=True)
 
 
-def _check_rows(matrix: Tensor, what: str, tolerance: float) -> None:
+def _check_rows(matrix: Tensor, what: str, tolerance: float) -> float:
+    """The least entry; rows that hold no probabilities are refused."""
     if not len(matrix):
-        return
-    bad = ~matrix.isfinite().all(dim=1)
-    if bool(bad.any()):
+        return 0.0
+    low, high = (float(bound) for bound in matrix.aminmax())  # NaN, where there is one.
+    if not (math.isfinite(low) and math.isfinite(high)):
+        bad = ~matrix.isfinite().all(dim=1)
         row = int(bad.nonzero()[0])
         raise SeesError(
             f"{what} has {int(bad.sum())} rows with NaN or infinity, the first is row {row}. "
             "Find out why the model gives none there, or leave those rows out."
         )
-    low, high = float(matrix.min()), float(matrix.max())
     if low < -tolerance or high > 1 + tolerance:
         raise SeesError(
             f"{what} ranges from {low:.4g} to {high:.4g}, probabilities lie in [0, 1]. "
@@ -65,6 +67,7 @@ def _check_rows(matrix: Tensor, what: str, tolerance: float) -> None:
             f"rows of {what} must sum to 1; row {row} sums to {float(matrix[row].sum()):.6g}. "
             "Give one column per class, all classes included."
         )
+    return low
 
 
 def proba_columns(proba: Any) -> tuple[Any, ...] | None:

@@ -74,6 +74,8 @@ class _Sample:
     @property
     def predictions(self) -> Tensor:
         """(n,) most probable class, the first one where several tie."""
+        if self.proba.shape[1] == 2:
+            return (self.proba[:, 1] > self.proba[:, 0]).to(torch.int64)
         return self.proba.argmax(dim=1)
 
     def __len__(self) -> int:

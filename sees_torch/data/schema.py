@@ -8,7 +8,7 @@ categorical. `kinds` overrides the rule per column.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from sees_torch.data.arrays import as_numbers
 from sees_torch.data.columns import Column, Kind, encode_column, learn_column
-from sees_torch.data.counting import content_hash
+from sees_torch.data.counting import content_hash, hash_codes
 from sees_torch.data.tables import Name, RawColumn, RawTable, is_frame, read_table
+from sees_torch.data.whole import WholeTable
 from sees_torch.errors import SchemaError, ShapeError, SupportError
 
 MAX_LEVELS = 20
@@ -108,7 +109,8 @@ class Schema:
         >>> Schema.learn(np.array([[0.0, 1.5], [1.0, 2.5]])).columns[0].levels
         (0.0, 1.0)
         """
-        table = read_table(source, "source")
+        whole = WholeTable.of(source)
+        table = read_table(source if whole is None else source[:1], "source")
         if not table.columns:
             raise SchemaError("source has no columns: at least one feature is needed.")
         if not table.rows:
@@ -118,14 +120,16 @@ class Schema:
                 f"bins must be at least 1 and max_levels 0, got {bins}, {max_levels}."
             )
         if weight is not None:
+            rows = table.rows if whole is None else len(whole.table)
             weight = as_numbers(weight, "weight", table.device)
-            if weight.shape != (table.rows,):
-                shape = tuple(weight.shape)
-                raise ShapeError(f"weight must have shape ({table.rows},), got {shape}.")
+            if weight.shape != (rows,):
+                raise ShapeError(f"weight must have shape ({rows},), got {tuple(weight.shape)}.")
         kinds = check_kinds(kinds, [column.name for column in table.columns])
+        parts: Iterable[tuple[RawColumn, Tensor | None]] = ((raw, weight) for raw in table.columns)
+        if whole is not None:
+            parts = zip(whole.columns(), whole.counts(weight), strict=True)
         columns = tuple(
-            learn_column(column, kinds.get(column.name), max_levels, bins, weight)
-            for column in table.columns
+            learn_column(raw, kinds.get(raw.name), max_levels, bins, mass) for raw, mass in parts
         )
         return cls(columns, table.named)
 
@@ -146,11 +150,9 @@ class Schema:
         """(n,) int64 hash of every row's content, whatever the order of rows and named columns."""
         names = [zlib.crc32(repr(name).encode()) for name in self.names]
         salt = torch.tensor(names, device=rows.codes.device)
+        total = hash_codes(rows.codes, self.cardinalities, salt)
         kept = [j for j, continuous in enumerate(self.continuous) if continuous]
-        if not kept:
-            return content_hash(rows.codes, salt=salt)
-        values = content_hash(rows.values[:, kept], salt=salt[kept])
-        return content_hash(rows.codes, salt=salt) + values
+        return total + content_hash(rows.values[:, kept], salt=salt[kept]) if kept else total
 
     def encode(self, data: Any, what: str = "target") -> Rows:
         """Any table with these columns as coded rows; named columns are matched by name.
@@ -158,6 +160,9 @@ class Schema:
         Levels that the source never had become *unseen*; numbers outside the source range are
         clamped to it. Both are marked in what comes back and reported by the estimate.
         """
+        whole = WholeTable.of(data)
+        if whole is not None and whole.table.shape[1] == len(self.columns):
+            return self._looked_up(whole, what)
         table = read_table(data, what)
         if not table.rows:
             raise SupportError(f"{what} is empty: at least one row is needed.")
@@ -173,6 +178,18 @@ class Schema:
             if value is not None and outside is not None:
                 rows.values[:, j], rows.clamped[:, j] = value, outside
         return rows
+
+    def _looked_up(self, whole: WholeTable, what: str) -> Rows:
+        """The same by asking once what becomes of every number."""
+        pairs = zip(self.columns, whole.columns(), strict=True)
+        codes, values, clamped = zip(*(encode_column(*pair, what) for pair in pairs), strict=True)
+        rows = Rows.coded(whole.looked_up(torch.stack(codes)))
+        if not any(self.continuous):
+            return rows
+        zero = torch.zeros(whole.span, dtype=torch.float64, device=whole.table.device)
+        scaled = torch.stack([zero if value is None else value for value in values])
+        outside = torch.stack([zero > 0 if flag is None else flag for flag in clamped])
+        return Rows(rows.codes, whole.looked_up(scaled), whole.looked_up(outside))
 
     def align(self, data: Any, what: str = "target") -> Any:
         """The same table with named columns in this schema's order, for models that count them."""

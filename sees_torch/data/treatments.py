@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from sees_torch.data.samples import Source, Target
 
@@ -11,8 +13,12 @@ if TYPE_CHECKING:
 def treatments(target: Target, source: Source) -> tuple[str, ...]:
     """A sentence for every column with unknown levels, gaps or clamped values."""
     notes = []
-    for j, column in enumerate(target.schema.columns):
-        codes = target.rows.codes[:, j]
+    columns = target.schema.columns
+    seen = torch.tensor([column.seen_codes for column in columns], device=target.count.device)
+    odd = target.rows.codes.amax(dim=0) >= seen
+    odd |= torch.tensor(target.schema.continuous, device=odd.device) | (seen == 0)
+    for j in odd.nonzero().squeeze(1).tolist():
+        column, codes = columns[j], target.rows.codes[:, j]
         unseen = float(target.mass[codes == column.unseen].sum())
         if unseen > 0:
             notes.append(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch import Tensor
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.efficient import FEW_ROWS
+from sees_torch.matching.coarse import bins_of, coarse
 from sees_torch.solvers.implicit import offset_solution, share_solution, wants_graph
 from sees_torch.solvers.mixture import cell_mixtures, cell_sums, class_offsets, label_sums
 from sees_torch.statistics.counted import compact_levels
@@ -69,7 +71,8 @@ class Batch:
         )
         posterior = torch.cat([source.posterior, target.posterior])
         return cls(
-            codes,
+            # A column at a time is what is looked at.
+            codes.T.contiguous().T,
             sizes,
             levels,
             posterior.clamp_min(FLOOR).log().T.contiguous(),
@@ -91,6 +94,19 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.source_count)
+
+    @cached_property
+    def bins(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What does not depend on the cells where rows are merged."""
+        return bins_of(self)
+
+    def repeated(self, times: int) -> Batch:
+        """The same sets of multiplicities so many times over."""
+        return replace(
+            self,
+            source_count=self.source_count.repeat(times, 1),
+            target_count=self.target_count.repeat(times, 1),
+        )
 
     def bytes_per_subset(self) -> int:
         """What the intermediate tensors of one subset take, about, for one set of counts."""
@@ -124,6 +140,7 @@ class CellWeights:
         unseen: (B, S) share of the target in other cells.
         residual: (B, A) squared Newton decrement of the cell's shares, in rows.
         converged: every solve reached its tolerance.
+        blind: weights are the same for every label.
     """
 
     subsets: Subsets
@@ -134,6 +151,12 @@ class CellWeights:
     unseen: Tensor
     residual: Tensor
     converged: bool
+    blind: bool = False
+
+    def part(self, first: int, last: int) -> CellWeights:
+        """Those under some of the sets of multiplicities."""
+        tensors = ("weight", "fallback", "offset", "visited", "unseen", "residual")
+        return replace(self, **{name: getattr(self, name)[first:last] for name in tensors})
 
     def on_rows(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B, n, L) and (B, m, L) weights of all rows; for a single subset."""
@@ -144,25 +167,32 @@ class CellWeights:
 
     def ratio(self, batch: Batch) -> Tensor:
         """(B, S, n + m) induced p_t(x) / p_s(x), or p_t(x, y) / p_s(x, y) where y is known."""
+        n, n_subsets, rows = len(batch.labels), len(self.subsets), len(batch.codes)
         cell = self.subsets.cell_of_rows(batch.codes).T.reshape(-1)
-        n = len(batch.labels)
-        n_subsets, rows = len(self.subsets), len(batch.codes)
-        posterior = _shifted(batch.logits, self.offset, cell, n_subsets)
-        weight = self.weight[:, :, cell]
-        ratio = (posterior * weight).sum(dim=1).reshape(-1, n_subsets, rows)
-        known = batch.known.clamp_min(0).expand(n_subsets, -1)
-        per_label = weight.reshape(len(weight), -1, n_subsets, rows)[..., n:]
-        index = known.expand(len(weight), 1, -1, -1)
-        labelled = per_label.gather(1, index).squeeze(1)
-        return torch.cat(
-            [ratio[..., :n], torch.where(batch.known >= 0, labelled, ratio[..., n:])], dim=-1
-        )
+        shape = len(self.weight), n_subsets, rows
+        if self.blind:
+            return self.weight[:, 0].index_select(1, cell).reshape(shape)
+        if batch.n_labels == 2:
+            log_odds = (batch.logits[1] - batch.logits[0]).repeat(n_subsets)
+            shift = (self.offset[:, 1] - self.offset[:, 0]).index_select(1, cell)
+            rise = (self.weight[:, 1] - self.weight[:, 0]).index_select(1, cell)
+            base = self.weight[:, 0].index_select(1, cell)
+            ratio = shift.add_(log_odds).sigmoid_().mul_(rise).add_(base).reshape(shape)
+        else:
+            posterior = _shifted(batch.logits, self.offset, cell, n_subsets)
+            ratio = (posterior * self.weight[:, :, cell]).sum(dim=1).reshape(shape)
+        if not bool((batch.known >= 0).any()):
+            return ratio
+        at = cell.reshape(n_subsets, rows)[:, n:]
+        labelled = self.weight[:, batch.known.clamp_min(0).expand(n_subsets, -1), at]
+        known = torch.where(batch.known >= 0, labelled, ratio[..., n:])
+        return torch.cat([ratio[..., :n], known], dim=-1)
 
 
 def fit_cells(
     batch: Batch,
     subsets: Subsets,
-    shrinkage: float,
+    shrinkage: float | Tensor,
     fallback: Tensor | None = None,
     few_rows: float = FEW_ROWS,
 ) -> CellWeights:
@@ -171,13 +201,15 @@ def fit_cells(
     Args:
         batch: both samples.
         subsets: feature subsets to fit, each on its own.
-        shrinkage: Dirichlet pseudo-rows that pull a cell's label shares towards label shift.
+        shrinkage: Dirichlet pseudo-rows that pull a cell's label shares towards label shift, one
+            number, or (B, 1) of them.
         fallback: (B, L) label-shift weights; ones where they are what is being fitted.
         few_rows: a cell in which some class has about so many source rows or fewer keeps to the
             label shift: what its target rows seem to say is mostly the source's noise.
     """
-    n, n_subsets, n_cells = len(batch.labels), len(subsets), subsets.total_cells
-    cell = subsets.cell_of_rows(batch.codes)
+    n_subsets, n_cells = len(subsets), subsets.total_cells
+    batch = coarse(batch, subsets)
+    n, cell = len(batch.labels), subsets.cell_of_rows(batch.codes)
     on_source, on_target = cell[:n].T.reshape(-1), cell[n:].T.reshape(-1)
     source_count = batch.source_count.repeat(1, n_subsets)
     target_count = batch.target_count.repeat(1, n_subsets)
@@ -247,6 +279,7 @@ def fit_shares(batch: Batch, subsets: Subsets) -> CellWeights:
         unseen,
         nothing[:, 0],
         True,
+        blind=True,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal, get_args
 
 import torch
@@ -62,7 +64,7 @@ class SEESd(Parameters):
         soft: tables count predicted probabilities instead of predicted classes. Only these have a
             gradient: predicted classes do not move with the probabilities, but for jumps.
         constrained: demand w >= 0 and E_s[w] = 1.
-        route: how the tables are formed, "tables", "listing" or "matches"; by default the
+        route: how the tables are formed, "tables", "pairs", "listing" or "matches"; by default the
             cheapest one.
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
     """
@@ -78,7 +80,7 @@ class SEESd(Parameters):
             object.__setattr__(self, "sparsity", whole_number(self.sparsity, "sparsity"))
         if self.route not in (None, *get_args(Route)):
             raise SeesError(
-                f"route takes 'tables', 'listing', 'matches' or None, got {self.route!r}."
+                f"route takes 'tables', 'pairs', 'listing', 'matches' or None, got {self.route!r}."
             )
         if self.memory_budget is not None and not self.memory_budget > 0:
             raise SeesError(f"memory_budget must be positive bytes, got {self.memory_budget!r}.")
@@ -89,25 +91,49 @@ class SEESd(Parameters):
 
     def match(self, source: Source, target: Target) -> Match:
         """The best subset, its weights, and the ranking of all others."""
-        d = len(source.schema.columns)
+        return self.match_many(source, [target])[0]
+
+    def match_many(self, source: Source, targets: Sequence[Target]) -> list[Match]:
+        """The matches of one source to many targets; all their subsets are one solve."""
         if self.sparsity == "auto":
-            return self._fewest(source, target)
-        if self.sparsity > d:
+            return [self._fewest(source, target) for target in targets]
+        counted = [self._count(source, target, self.sparsity) for target in targets]
+        fits = _fit_all([products for _, products in counted], self.constrained)
+        return [
+            self._answer(source, target, rows, products, fit)
+            for target, (rows, products), fit in zip(targets, counted, fits, strict=True)
+        ]
+
+    def _count(
+        self, source: Source, target: Target, sparsity: int
+    ) -> tuple[CountedRows, SubsetProducts]:
+        """The entries of both samples and their table products."""
+        d = len(source.schema.columns)
+        if sparsity > d:
             raise IdentificationError(
-                f"sparsity={self.sparsity} but there are {d} features: at most {d} can shift."
+                f"sparsity={sparsity} but there are {d} features: at most {d} can shift."
             )
         rows = count_samples(source, target, self.soft)
-        if self.sparsity > len(rows.features):
+        if sparsity > len(rows.features):
             raise SupportError(
                 f"source and target have levels in common in {len(rows.features)} of {d} features, "
-                f"too few for sparsity={self.sparsity}. Check that the columns are coded alike."
+                f"too few for sparsity={sparsity}. Check that the columns are coded alike."
             )
-        plan = plan_products(rows, self.sparsity, self.route)
-        products = subset_products(rows, plan, self.memory_budget or MEMORY)
+        plan = plan_products(rows, sparsity, self.route)
+        return rows, subset_products(rows, plan, self.memory_budget or MEMORY)
+
+    def _answer(
+        self,
+        source: Source,
+        target: Target,
+        rows: CountedRows,
+        products: SubsetProducts,
+        fit: _Fit,
+    ) -> Match:
         sizes = None
         if not is_population(source, target):
             sizes = float(source.total), float(target.total)
-        fit, answer, ranking = self._solve(source, rows, products, sizes)
+        answer, ranking = _choose(source, rows, products, fit, _score(rows, products, fit, sizes))
         if self.soft and has_graph(source, target):
             table = self._differentiable(source, target, rows, products, fit, answer.subset)
             answer = _retrimmed(answer, table, products, rows.sizes)
@@ -128,18 +154,9 @@ class SEESd(Parameters):
             products: of all subsets.
             sizes: rows of source and target; None for a population, which has no noise.
         """
-        return self._found(source, rows, *self._solve(source, rows, products, sizes))
-
-    def _solve(
-        self,
-        source: Source,
-        rows: CountedRows,
-        products: SubsetProducts,
-        sizes: tuple[float, float] | None,
-    ) -> tuple[_Fit, _Answer, Ranking]:
-        fit = _fit(products, self.constrained)
-        score = _score(rows, products, fit, sizes)
-        return fit, *_choose(source, rows, products, fit, score)
+        fit = _fit_all([products], self.constrained)[0]
+        answer, ranking = _choose(source, rows, products, fit, _score(rows, products, fit, sizes))
+        return self._found(source, rows, fit, answer, ranking)
 
     def _found(
         self, source: Source, rows: CountedRows, fit: _Fit, answer: _Answer, ranking: Ranking
@@ -223,24 +240,30 @@ class _Answer:
     weight: Tensor
 
 
-def _fit(products: SubsetProducts, constrained: bool) -> _Fit:
-    """Weights of all subsets in one solve.
+def _fit_all(many: Sequence[SubsetProducts], constrained: bool) -> list[_Fit]:
+    """Weights of all subsets for many targets, in one solve.
 
     Target mass in cells that the source never visits (tau) cannot be explained by any weight: the
     rest is matched, sum c . w = 1 - tau, and divided by 1 - tau.
     """
-    owner = products.subsets.of_cell()
-    n_subsets = len(products.subsets)
-    source_mass, target_mass = products.mass[:, :-1], products.mass[:, -1]
-    gram, right = products.product[:, :-1, :-1], products.product[:, :-1, -1]
-    zero = products.mass.new_zeros(n_subsets)
+    if not many:
+        return []
+    sizes = [len(products.subsets) for products in many]
+    firsts = [0, *accumulate(sizes)]
+    pairs = zip(many, firsts, strict=False)
+    owner = torch.cat([products.subsets.of_cell() + first for products, first in pairs])
+    mass = torch.cat([products.mass for products in many])
+    product = torch.cat([products.product for products in many])
+    source_mass, target_mass = mass[:, :-1], mass[:, -1]
+    gram, right = product[:, :-1, :-1], product[:, :-1, -1]
+    zero = mass.new_zeros(firsts[-1])
     visited = source_mass.sum(dim=1) > 0
     unseen = zero.index_add(0, owner, torch.where(visited, 0.0, target_mass)).clamp(0.0, 1.0)
     # Without evidence a cell weighs what its share of the target says, whatever the label.
     ratio = torch.where(visited, target_mass / source_mass.sum(dim=1).clamp_min(1e-37), 0.0)
     centre = ratio[:, None].expand_as(source_mass)
     comparable = unseen < 1 - 1e-9
-    if not bool(comparable.any()):
+    if not all(bool(part.any()) for part in comparable.split(sizes)):
         raise SupportError(
             "no cell of any feature subset holds both source and target rows: the two samples "
             "share no level. Check that the columns are coded alike."
@@ -253,9 +276,18 @@ def _fit(products: SubsetProducts, constrained: bool) -> _Fit:
         solution = Solution(value, zero, zero, torch.ones_like(comparable), 1)
     weight = solution.value
     explained = torch.einsum("ay,ayz,az->a", weight, gram, weight) - 2 * (right * weight).sum(dim=1)
-    objective = zero.index_add(0, owner, explained + products.product[:, -1, -1])
+    objective = zero.index_add(0, owner, explained + product[:, -1, -1])
     objective = torch.where(comparable, objective, torch.inf)
-    return _Fit(weight / total[owner][:, None], objective, unseen, solution)
+    cells = [len(products.mass) for products in many]
+    scaled, value = (t.split(cells) for t in (weight / total[owner][:, None], weight))
+    per_subset = [
+        t.split(sizes)
+        for t in (objective, unseen, solution.multiplier, solution.residual, solution.converged)
+    ]
+    return [
+        _Fit(w, fit, lost, Solution(v, nu, residual, done, solution.steps))
+        for w, v, fit, lost, nu, residual, done in zip(scaled, value, *per_subset, strict=True)
+    ]
 
 
 def _score(

@@ -13,6 +13,7 @@ from sees_torch.data import Source, Target
 from sees_torch.data.tables import Name
 from sees_torch.errors import SchemaError, SeesError
 from sees_torch.matching.cells import Batch, CellWeights, chunks, fit_cells, fit_shares
+from sees_torch.matching.coarse import coarse
 from sees_torch.matching.match import Match, chosen_again, whole_number
 from sees_torch.matching.parameters import Parameters
 from sees_torch.matching.selection import MANY_ROWS, Folds, thinned
@@ -177,7 +178,7 @@ def held_out_ratios(
         centre = labels[first : first + len(part)]
         return fit_cells(part, chosen, shrinkage, centre, CAUTIOUS_ROWS)
 
-    return _held_out(batch, folds, subsets, memory, fit)
+    return _held_out(batch, folds, subsets, memory, fit, merge=True)
 
 
 def held_out_shares(
@@ -185,7 +186,7 @@ def held_out_shares(
 ) -> tuple[Tensor, Tensor]:
     """The same when only the cells' shares shifted, whatever the label."""
     return _held_out(
-        batch, folds, subsets, memory, lambda part, chosen, _: fit_shares(part, chosen)
+        batch, folds, subsets, memory, lambda part, chosen, _: fit_shares(part, chosen), merge=False
     )
 
 
@@ -195,17 +196,23 @@ def _held_out(
     subsets: Subsets,
     memory: int,
     fit: Callable[[Batch, Subsets, int], CellWeights],
+    merge: bool,
 ) -> tuple[Tensor, Tensor]:
     """Some subsets and some folds at a time, as memory and the processor's cache allow."""
     memory = min(memory, CACHED)
-    n, rows = len(batch.labels), len(batch.codes)
+    n, m = len(batch.labels), len(batch.known)
     here = batch.logits.new_zeros(len(subsets), n)
-    there = batch.logits.new_zeros(len(subsets), rows - n)
+    there = batch.logits.new_zeros(len(subsets), m)
     for place, chosen in chunks(batch, subsets, memory):
-        for first, part in batch.parts(len(chosen), memory):
-            ratio, logs = folds.held_out(fit(part, chosen, first).ratio(part), first)
-            here[place] += ratio
-            there[place] += logs
+        rows = coarse(batch, chosen) if merge else batch
+        for first, part in rows.parts(len(chosen), memory):
+            fitted = fit(part, chosen, first)
+            step = max(1, memory // (len(chosen) * batch.bytes_per_subset()))
+            for begin in range(0, len(part), step):
+                found = fitted.part(begin, begin + step).ratio(batch)
+                ratio, logs = folds.held_out(found, first + begin)
+                here[place] += ratio
+                there[place] += logs
     return here, there
 
 
@@ -215,12 +222,18 @@ def best_shrinkage(source: Source, target: Target, members: tuple[int, ...]) -> 
     folds = Folds.deal(source, target)
     batch = Batch.of(source, target, *folds.training(source, target))
     subset = subsets_of([members], batch.sizes, batch.codes.device)
-    scores = []
-    for shrinkage in SHRINKAGES:
-        here, there = held_out_ratios(batch, folds, subset, shrinkage, MEMORY)
-        score = there @ target.mass - (here @ source.mass).log()
-        scores.append(float(score))
-    return SHRINKAGES[scores.index(max(scores))]
+    labels = label_weights(batch).weight[:, :, 0]
+    # Few rows are fitted with every strength at once, many with one after the other.
+    together = len(SHRINKAGES) if len(batch) * batch.bytes_per_subset() < CACHED else 1
+    scores: list[Tensor] = []
+    for strength in torch.tensor(SHRINKAGES).to(batch.logits).split(together):
+        each = strength.repeat_interleave(len(batch))[:, None]
+        many, centre = batch.repeated(len(strength)), labels.repeat(len(strength), 1)
+        ratio = fit_cells(many, subset, each, centre, CAUTIOUS_ROWS).ratio(many)
+        for one in ratio.split(len(batch)):
+            here, there = folds.held_out(one)
+            scores.append(there @ target.mass - (here @ source.mass).log())
+    return SHRINKAGES[int(torch.cat(scores).argmax())]
 
 
 def positions(source: Source, features: tuple[Name, ...]) -> tuple[int, ...]:

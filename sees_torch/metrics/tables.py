@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from sees_torch.data import Rows, Schema, Source, Target
-from sees_torch.data.counting import group_keys, row_keys
+from sees_torch.data.counting import combined_keys, group_keys
 from sees_torch.errors import SeesError, SupportError
 from sees_torch.matching import Match, SEESd
 from sees_torch.statistics.counted import CountedRows
+from sees_torch.statistics.packing import Packing
 from sees_torch.statistics.products import SubsetProducts
 from sees_torch.statistics.subsets import Subsets, all_subsets, subsets_of
 
@@ -171,21 +172,27 @@ class Layout:
         blocks = 1 if self.method.soft else self.n_labels
         block = label if self.method.soft else label * blocks + proba.argmax(dim=1)
         n_blocks = blocks * (self.n_labels + 1)
-        groups = group_keys(*row_keys(codes, self.sizes, block, n_blocks)).counted(count)
+        packing = Packing.of(tuple(self.sizes[j] for j in features))
+        kept = torch.tensor(features, dtype=torch.int64, device=codes.device)
+        lines = packing.pack(codes.index_select(1, kept))
+        keys = combined_keys([block, *lines], [n_blocks, *packing.cells])
+        groups = group_keys(*keys).counted(count)
         mass = proba * count[:, None] if self.method.soft else count[:, None]
         square = count * self._on_predictions(proba).square().sum(dim=1)
         totals = [source.total] * self.n_labels + [target.total]
-        kept = torch.tensor(features, dtype=torch.int64, device=codes.device)
+        block = block[groups.first]
         return CountedRows(
-            codes[groups.first].index_select(1, kept).T.contiguous(),
+            lines.index_select(1, groups.first),
+            packing,
             groups.sum(mass),
             groups.sum(square),
-            tuple(torch.bincount(block[groups.first], minlength=n_blocks).tolist()),
+            block,
+            tuple(torch.bincount(block, minlength=n_blocks).tolist()),
+            True,
             torch.stack(totals).reciprocal(),
             torch.inf,
             self.method.soft,
             features,
-            tuple(self.sizes[j] for j in features),
             tuple(torch.arange(self.sizes[j], device=codes.device) for j in features),
         )
 
@@ -204,7 +211,7 @@ class Layout:
         codes = rows.codes.T.to(torch.int64)
         share = rows.count / rows.count.sum(dim=1, keepdim=True).clamp_min(1e-37)
         if not self.method.soft:
-            predicted = rows.block_of_entries() % self.n_labels
+            predicted = rows.block % self.n_labels
             share = torch.nn.functional.one_hot(predicted, self.n_labels).to(table.dtype)
         for kappa, members in enumerate(every.members.tolist()):
             if not set(members) <= set(positions):

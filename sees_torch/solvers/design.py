@@ -31,9 +31,16 @@ class Mixture:
         every = torch.arange(z.shape[1], device=z.device)
         return cls(z.T.contiguous(), torch.ones_like(z[:, 0])[None], every)
 
+    @property
+    def _direct(self) -> bool:
+        """Entries are those of phi themselves, one label and all of them used."""
+        return len(self.share) == 1 and len(self.kept) == len(self.phi)
+
     def fit(self, entries: Tensor) -> Tensor:
         """(B, U) r = z . a."""
         labels, functions = len(self.share), len(self.phi)
+        if self._direct:
+            return (entries @ self.phi) * self.share
         table = entries.new_zeros(len(entries), functions * labels)
         table[:, self.kept] = entries
         scores = table.reshape(-1, functions, labels).mT.reshape(-1, functions) @ self.phi
@@ -41,6 +48,8 @@ class Mixture:
 
     def moments(self, mass: Tensor) -> Tensor:
         """(B, P) sum_u mass_u z_u for masses (B, U)."""
+        if self._direct:
+            return (mass * self.share) @ self.phi.T
         sums = (mass[:, None] * self.share).flatten(0, 1) @ self.phi.T
         return sums.reshape(len(mass), len(self.share), -1).mT.flatten(1)[:, self.kept]
 

@@ -86,4 +86,5 @@ def certificate(simplex: GroupSimplex, entries: Tensor, push: Tensor, eta: Tenso
             slope = simplex.sums(excess * weight) / norm
             nu = torch.where(norm > eta, nu + (norm - eta) / slope, nu)
         dual = torch.maximum(dual, nu.amax(dim=-1))
-    return dual - (1 - (eta * simplex.norms(entries)).sum(dim=-1))
+        dual = dual + (eta * simplex.norms(entries)).sum(dim=-1)
+    return dual - 1

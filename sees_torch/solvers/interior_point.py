@@ -83,6 +83,8 @@ class _Problem:
 
     def unit(self, entries: Tensor) -> tuple[Tensor, Tensor]:
         """Norm of every entry's group, one for unpenalised ones, and entries over it."""
+        if not self.simplex.groups:
+            return torch.ones_like(entries), entries
         norm = self.simplex.spread(self.simplex.norms(entries).clamp_min(TINY), free=1.0)
         return norm, entries / norm
 
@@ -110,38 +112,43 @@ class _Problem:
         eta = torch.where(simplex.penalised, self.eta, 0.0)
         norm, unit = self.unit(a)
         bend = eta / norm
-        same = (simplex.group[:, None] == simplex.group) & simplex.penalised
-        cross = unit[:, :, None] * y[:, None, :]
-        matrix = curve - torch.where(same, bend[:, :, None] * (cross + cross.mT) / 2, 0.0)
-        matrix = matrix + torch.diag_embed(bend + s / a)
-        scale = matrix.diagonal(dim1=-2, dim2=-1).rsqrt()
-        matrix = matrix * scale[:, :, None] * scale[:, None, :]
-        matrix.diagonal(dim1=-2, dim2=-1).add_(RIDGE)
+        ridge = bend + s / a
+        if simplex.groups:
+            same = (simplex.group[:, None] == simplex.group) & simplex.penalised
+            cross = unit[:, :, None] * y[:, None, :]
+            curve = curve - torch.where(same, bend[:, :, None] * (cross + cross.mT) / 2, 0.0)
+        scale = (curve.diagonal(dim1=-2, dim2=-1) + ridge).rsqrt()
+        matrix = curve * (scale[:, :, None] * scale[:, None, :])
+        matrix.diagonal(dim1=-2, dim2=-1).add_(ridge * scale.square() + RIDGE)
         factor = torch.linalg.cholesky_ex(matrix, check_errors=False).L
-        along = torch.cholesky_solve((weight * scale)[..., None], factor).squeeze(-1) * scale
-        rate = (weight * along).sum(dim=-1, keepdim=True)
         missing = 1 - (weight * a).sum(dim=-1, keepdim=True)
         slope = at.push - eta * unit - nu * weight
 
-        def move(barrier: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def solve(right: Tensor) -> Tensor:
+            return torch.cholesky_solve(right * scale[..., None], factor) * scale[..., None]
+
+        along, downhill = solve(torch.stack([weight, slope], dim=-1)).unbind(-1)
+        rate = (weight * along).sum(dim=-1, keepdim=True)
+
+        def move(free: Tensor, barrier: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
             """Steps of entries, slack and multiplier towards entries * slack = a * barrier."""
-            right = ((slope + barrier) * scale)[..., None]
-            free = torch.cholesky_solve(right, factor).squeeze(-1) * scale
             turn = ((weight * free).sum(dim=-1, keepdim=True) - missing) / rate
             da = free - turn * along
             return da, barrier - s - s / a * da, turn
 
-        da, ds, _ = move(torch.zeros_like(a))
+        da, ds, _ = move(downhill, 0.0)
         gap = (a * s).sum(dim=-1, keepdim=True)
         left = (a + _room(a, da) * da) * (s + _room(s, ds) * ds)
         centre = (left.sum(dim=-1, keepdim=True) / gap).pow(3) * gap / a.shape[-1]
-        da, ds, turn = move((centre - da * ds) / a)
+        barrier = (centre - da * ds) / a
+        da, ds, turn = move(solve((slope + barrier)[..., None]).squeeze(-1), barrier)
         length = (TO_BOUNDARY * torch.minimum(_room(a, da), _room(s, ds))).nan_to_num(0.0)
         da, ds, turn = (torch.where(length > 0, length * move, 0.0) for move in (da, ds, turn))
-        dy = (da + length * a - y * simplex.spread(simplex.sums(unit * da), free=0.0)) / norm
-        dy = dy - length * y
-        moved = y + dy
-        moved = moved / simplex.spread(simplex.norms(moved).clamp_min(1.0), free=1.0)
+        moved = y
+        if simplex.groups:
+            dy = (da + length * a - y * simplex.spread(simplex.sums(unit * da), free=0.0)) / norm
+            moved = y + dy - length * y
+            moved = moved / simplex.spread(simplex.norms(moved).clamp_min(1.0), free=1.0)
         fit = self.mixture.fit(a + da)
         return _Point(a + da, s + ds, moved, nu + turn, fit, self.push(fit))
 

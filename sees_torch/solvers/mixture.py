@@ -156,16 +156,15 @@ def cell_sums(entries: Tensor, cell: Tensor, cells: int) -> Tensor:
 
 def label_sums(mass: Tensor, labels: Tensor, cell: Tensor, cells: int, n_labels: int) -> Tensor:
     """(B, L, A) mass of every label in each cell; other labels (-1) count nowhere."""
-    return torch.stack(
-        [cell_sums(torch.where(labels == y, mass, 0.0), cell, cells) for y in range(n_labels)],
-        dim=1,
-    )
+    place = torch.where(labels >= 0, labels * cells + cell, n_labels * cells)
+    sums = cell_sums(mass, place, n_labels * cells + 1)
+    return sums[:, :-1].reshape(len(mass), n_labels, cells)
 
 
 def pair_sums(left: Tensor, right: Tensor, cell: Tensor, cells: int) -> Tensor:
     """(B, A, L, L) sums of left_y right_z over each cell, for a product symmetric in y and z."""
-    n_labels = left.shape[1]
-    result = left.new_zeros(len(left), cells, n_labels, n_labels)
+    members, n_labels = left.shape[:2]
+    result = left.new_zeros(members, cells, n_labels, n_labels)
     for y in range(n_labels):
         for z in range(y + 1):
             result[..., y, z] = cell_sums(left[:, y] * right[:, z], cell, cells)

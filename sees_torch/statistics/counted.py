@@ -1,4 +1,4 @@
-"""Source and target as one list of distinct entries with their multiplicities.
+"""Source and target as one list of entries with their multiplicities.
 
 An entry is a row of codes with a label and, for hard predictions, a prediction. The target enters
 as one more label, the last: every product of tables that SEES-d needs (source with source, source
@@ -8,74 +8,126 @@ what follows it has not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from sees_torch.data import Source, Target
-from sees_torch.data.counting import group_keys, row_keys
+from sees_torch.data.counting import Groups, chance_rows, combined_keys, group_keys
+from sees_torch.statistics.packing import Packing
 
+PROBES = 512
+"""Entries that stand for all where noise is measured."""
+MANY = 2**18
+"""Of more entries than this, equal ones are merged only if a part shows that there are many."""
+_SAMPLE = 2**14
 _ROWS = 2**14
 """Rows that are looked at together where a temporary of all of them would be large."""
+_ODD = -7046029254386353131
 
 
 @dataclass(frozen=True)
 class CountedRows:
-    """Distinct entries of both samples, ordered by label, then prediction, then codes.
+    """Entries of both samples.
 
     Attributes:
-        codes: (d, E) small integers, levels renumbered to those that occur.
+        lines: (G, E) codes of the features, packed; levels renumbered to those that occur.
+        packing: how.
         count: (E, C) multiplicity; with soft predictions, the part of it on each of the C = F
             predictions, else C = 1.
         square: (E,) multiplicity times the squared length of the prediction vector, which is 1 for
             hard predictions.
-        blocks: entries of each (label, prediction); soft entries have one block a label.
+        block: (E,) label times n_predictions plus prediction.
+        blocks: entries of each block; soft entries have one block a label.
+        distinct: entries differ, and are ordered by block, then by codes. Else they are rows as
+            they came, hardly any two of them equal.
         scale: (L + 1,) share of its sample that a multiplicity of one is, by label.
         largest: the largest multiplicity, infinite unless all are whole numbers.
         soft: rows spread their mass over predictions.
-        features: positions in the schema of the lines of `codes`; columns in which source and
+        features: positions in the schema of the packed features; columns in which source and
             target have no level in common are left out, no table that holds one could match.
-        sizes: levels that occur, per feature.
         levels: per feature, the schema's code of every level that occurs.
     """
 
-    codes: Tensor
+    lines: Tensor
+    packing: Packing
     count: Tensor
     square: Tensor
+    block: Tensor
     blocks: tuple[int, ...]
+    distinct: bool
     scale: Tensor
     largest: float
     soft: bool
     features: tuple[int, ...]
-    sizes: tuple[int, ...]
     levels: tuple[Tensor, ...]
 
     def __len__(self) -> int:
-        return self.codes.shape[1]
+        return len(self.block)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Levels that occur, per feature."""
+        return self.packing.sizes
 
     @property
     def n_predictions(self) -> int:
         """Blocks a label has."""
         return len(self.blocks) // len(self.scale)
 
+    @cached_property
+    def codes(self) -> Tensor:
+        """(d, E) small integers."""
+        return self.packing.unpack(self.lines)
+
+    def codes_of(self, entries: Tensor) -> Tensor:
+        """(r, d) int64 codes of some entries."""
+        return self.packing.unpack(self.lines[:, entries]).T.to(torch.int64)
+
+    def label(self) -> Tensor:
+        """(E,) label of every entry, the last one for the target's."""
+        return torch.div(self.block, self.n_predictions, rounding_mode="floor")
+
     def slices(self) -> list[tuple[int, int, slice]]:
-        """(label, prediction, entries) of every block."""
+        """(label, prediction, entries) of every block; the entries must be in order."""
         ends = accumulate(self.blocks)
         return [
             (*divmod(place, self.n_predictions), slice(end - size, end))
             for place, (size, end) in enumerate(zip(self.blocks, ends, strict=True))
         ]
 
-    def block_of_entries(self) -> Tensor:
-        """(E,) label times n_predictions plus prediction."""
-        sizes = torch.tensor(self.blocks, device=self.codes.device)
-        return torch.repeat_interleave(sizes, output_size=len(self))
+    def ordered(self) -> CountedRows:
+        """The entries ordered by block."""
+        if self.distinct:
+            return self
+        order = self.block.argsort(stable=True)
+        return replace(
+            self,
+            lines=self.lines.index_select(1, order),
+            count=self.count[order],
+            square=self.square[order],
+            block=self.block[order],
+        )
+
+    def probe(self) -> Tensor:
+        """(b,) entries that stand for all; which, depends on their content only."""
+        if self.distinct:
+            stride = -(-len(self) // PROBES)
+            return torch.arange(0, len(self), stride, device=self.block.device)
+        # Multilinear hashing: products with odd numbers, wrapped around.
+        key, odd = self.block * _ODD, _ODD
+        for line in self.lines:
+            odd = _wrapped(odd * _ODD)
+            key = key.add_(line, alpha=odd)
+        return key.mul_(_ODD).topk(PROBES, largest=False).indices
 
 
 def count_samples(source: Source, target: Target, soft: bool) -> CountedRows:
-    """The distinct entries of both samples.
+    """The entries of both samples, equal ones merged unless there are hardly any.
 
     Args:
         source: the labelled sample.
@@ -83,46 +135,92 @@ def count_samples(source: Source, target: Target, soft: bool) -> CountedRows:
         soft: a row puts mass p(f|x) on every prediction f instead of all of it on the likeliest.
     """
     samples, n_labels = (source, target), len(source.classes)
-    cards = source.schema.cardinalities
-    dtype = _smallest(max(cards))
-    codes = torch.cat([sample.rows.codes.to(dtype) for sample in samples])
     label = torch.cat([source.labels, source.labels.new_full((len(target),), n_labels)])
     weight = torch.cat([sample.count for sample in samples])
     n_predictions = 1 if soft else n_labels
-    block = label
+    n_blocks, block = n_predictions * (n_labels + 1), label
     if not soft:
         block = label * n_labels + torch.cat([sample.predictions for sample in samples])
-    key, radix = row_keys(codes, cards, block, n_predictions * (n_labels + 1))
-    groups = group_keys(key, radix)
-    total = groups.sum(weight)
-    kept = (total > 0).nonzero().squeeze(1)
-    first = groups.first[kept]
-    codes, block, total = codes.index_select(0, first), block[first], total[kept]
-    square, count = total, total[:, None]
-    if soft:
-        proba = torch.cat([sample.proba.detach() for sample in samples])
-        count = groups.sum(proba * weight[:, None])[kept]
-        square = groups.sum(proba.square().sum(dim=1) * weight)[kept]
-    blocks = torch.bincount(block, minlength=n_predictions * (n_labels + 1)).tolist()
-    sources = sum(blocks[: n_labels * n_predictions])
-    here, there = (occurring(part, cards) for part in (codes[:sources], codes[sources:]))
-    codes, sizes, levels = _renumbered(codes, here | there, cards)
-    shared = [bool(both.any()) for both in (here & there).split(cards)]
-    features = tuple(j for j, keep in enumerate(shared) if keep)
-    lines = codes.T if all(shared) else codes.T[list(features)]
+    packing, lines, levels, features = _packed(source, target)
+    proba = torch.cat([sample.proba.detach() for sample in samples]) if soft else None
+    groups = _equal_entries(packing, lines, block, n_blocks)
+    if groups is None:
+        total, square, count = weight, weight, weight[:, None]
+        if proba is not None:
+            count, square = proba * weight[:, None], proba.square().sum(dim=1) * weight
+    else:
+        total = square = groups.sum(weight)
+        count = total[:, None]
+        if proba is not None:
+            count = groups.sum(proba * weight[:, None])
+            square = groups.sum(proba.square().sum(dim=1) * weight)
+        lines, block = lines.index_select(1, groups.first), block[groups.first]
+    if not bool((total > 0).all()):
+        kept = (total > 0).nonzero().squeeze(1)
+        lines, block, total = lines.index_select(1, kept), block[kept], total[kept]
+        count, square = count[kept], square[kept]
+    whole = not soft and bool((total == total.round()).all())
     totals = [source.total] * n_labels + [target.total]
     return CountedRows(
-        lines.contiguous(),
+        lines,
+        packing,
         count,
         square,
-        tuple(blocks),
+        block,
+        tuple(torch.bincount(block, minlength=n_blocks).tolist()),
+        groups is not None,
         torch.stack(totals).reciprocal(),
-        float(total.max()) if bool((total == total.round()).all()) and not soft else torch.inf,
+        float(total.max()) if whole else torch.inf,
         soft,
         features,
-        tuple(sizes[j] for j in features),
-        tuple(levels[j] for j in features),
+        levels,
     )
+
+
+def _packed(
+    source: Source, target: Target
+) -> tuple[Packing, Tensor, tuple[Tensor, ...], tuple[int, ...]]:
+    """Features in lines, (G, n + m) cells, levels that occur, and the features that are kept."""
+    packing = Packing.of(source.schema.cardinalities)
+    parts = [packing.pack(sample.rows.codes) for sample in (source, target)]
+    found: list[list[Tensor]] = []
+    for sample, lines in zip((source, target), parts, strict=True):
+        occurs: list[Tensor] = []
+        for line, sizes in zip(lines, packing.lines, strict=True):
+            held = torch.bincount(line, sample.count, minlength=math.prod(sizes)) > 0
+            joint = held.reshape(sizes)
+            every = range(len(sizes))
+            occurs += [
+                joint.flatten() if len(sizes) == 1 else joint.any(dim=[k for k in every if k != j])
+                for j in every
+            ]
+        found.append(occurs)
+    pairs = list(zip(*found, strict=True))
+    shared = tuple(bool((here & there).any()) for here, there in pairs)
+    levels = tuple((here | there).nonzero().squeeze(1) for here, there in pairs)
+    features = tuple(j for j, keep in enumerate(shared) if keep)
+    packing, lines = packing.compacted(parts, levels, shared)
+    return packing, lines, tuple(levels[j] for j in features), features
+
+
+def _equal_entries(packing: Packing, lines: Tensor, block: Tensor, n_blocks: int) -> Groups | None:
+    """Groups of equal entries; None where there are many entries and hardly two are equal."""
+    n = len(block)
+    columns, sizes = [block, *lines], [n_blocks, *packing.cells]
+    if n > MANY:
+        some = chance_rows(n, _SAMPLE, block.device)
+        key, _ = combined_keys([column[some] for column in columns], sizes)
+        counts = torch.unique(key, return_counts=True)[1]
+        pairs = float((counts * (counts - 1)).sum()) / 2
+        # So many pairs would agree if all n rows were different, since some are drawn twice.
+        if pairs < 2 * len(some) ** 2 / (2 * n):
+            return None
+    return group_keys(*combined_keys(columns, sizes))
+
+
+def _wrapped(number: int) -> int:
+    """The number as int64 holds it."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def shared_features(
@@ -168,10 +266,3 @@ def _renumbered(
 def _starts(cardinalities: tuple[int, ...], device: torch.device) -> Tensor:
     sizes = torch.tensor(cardinalities, device=device)
     return sizes.cumsum(0) - sizes
-
-
-def _smallest(cardinality: int) -> torch.dtype:
-    """The smallest integers that hold the codes."""
-    if cardinality <= 2**8:
-        return torch.uint8
-    return torch.int16 if cardinality <= 2**15 else torch.int32

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from sees_torch.statistics.counted import CountedRows
+from sees_torch.statistics.packing import exact_dtype
 from sees_torch.statistics.subsets import Subsets, all_subsets
-from sees_torch.statistics.tables import Sums, exact_dtype, indicators
+from sees_torch.statistics.tables import Sums, indicators
 
 SIDE = 1024
 """Entries on either side of a block of pairs."""
@@ -56,7 +57,7 @@ class _Entries:
 
     @classmethod
     def of(cls, rows: CountedRows, probe: Tensor) -> _Entries:
-        block = rows.block_of_entries()
+        block = rows.block
         share = rows.count[probe] / rows.count[probe].sum(dim=1, keepdim=True)
         n_labels, n_predictions = len(rows.scale), rows.n_predictions
         last = n_labels * n_predictions + block[probe] % n_predictions

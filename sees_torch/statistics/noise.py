@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sees_torch.statistics.counted import CountedRows
+from sees_torch.statistics.pairs import level_sums
 from sees_torch.statistics.products import SubsetProducts
 
 RIDGE = 1e-3
@@ -70,7 +71,7 @@ def sampling_noise(
     induced = per_subset(torch.einsum("ay,ayz,az->a", weight, gram, weight))
     taken_back = per_subset(freedom) - induced * (1 / m + 1 / n)
     on_source = per_subset((length * square).sum(dim=1))
-    on_target = sum(rows.square[e].sum() for y, _, e in rows.slices() if y == weight.shape[1])
+    on_target = torch.where(rows.label() == weight.shape[1], rows.square, 0.0).sum()
     on_target = on_target * rows.scale[-1]
     expected = kappas * (on_target / m + on_source / n) - constant * (1 / m + 1 / n)
     return Noise(expected, taken_back, (2 * constant).sqrt() * (1 / m + 1 / n))
@@ -81,7 +82,7 @@ def _spread(
 ) -> Tensor:
     """(A, L, L) covariance of b - G w in every cell, from the probed entries."""
     n_labels = weight.shape[1]
-    label = torch.div(rows.block_of_entries(), rows.n_predictions, rounding_mode="floor")
+    label = rows.label()
     mass = rows.count.sum(dim=1) * rows.scale[label]
     total, seen = (
         mass.new_zeros(n_labels + 1).index_add(0, label[index], mass[index])
@@ -89,7 +90,7 @@ def _spread(
     )
     label, mass = label[products.probe], mass[products.probe]
     mass = mass * (total / seen.clamp_min(1e-37))[label]
-    codes = rows.codes[:, products.probe].T.to(torch.int64)
+    codes = rows.codes_of(products.probe)
     # Variance per unit of mass: w^2 / n for a source row, 1 / m for a target row.
     spread = weight.new_zeros(products.subsets.total_cells, n_labels * n_labels)
     step = max(1, CHUNK // (len(products.subsets) * n_labels * n_labels))
@@ -106,12 +107,14 @@ def _spread(
 
 def _cell_squares(rows: CountedRows, products: SubsetProducts) -> Tensor:
     """(A, L) sums of the squared prediction lengths of source entries over every cell."""
-    n_labels = len(rows.scale) - 1
-    sums = rows.square.new_zeros(products.subsets.total_cells * n_labels)
+    n_labels, label = len(rows.scale) - 1, rows.label()
+    square = rows.square * rows.scale[label]
+    if products.subsets.members.shape[1] == 1:
+        return level_sums(rows, square)[:, :-1]
+    sums = square.new_zeros(products.subsets.total_cells * (n_labels + 1))
     step = max(1, CHUNK // len(products.subsets))
-    for label, _, entries in rows.slices()[: n_labels * rows.n_predictions]:
-        for some in torch.arange(entries.start, entries.stop, device=sums.device).split(step):
-            cell = products.subsets.cell_of_rows(rows.codes[:, some].T.to(torch.int64))
-            square = (rows.square[some] * rows.scale[label])[:, None].expand_as(cell)
-            sums.index_add_(0, (cell * n_labels + label).reshape(-1), square.reshape(-1))
-    return sums.reshape(-1, n_labels)
+    for some in torch.arange(len(rows), device=sums.device).split(step):
+        cell = products.subsets.cell_of_rows(rows.codes[:, some].T.to(torch.int64))
+        place = cell * (n_labels + 1) + label[some][:, None]
+        sums.index_add_(0, place.reshape(-1), square[some][:, None].expand_as(cell).reshape(-1))
+    return sums.reshape(-1, n_labels + 1)[:, :-1]

@@ -4,8 +4,9 @@ For each subset J and each cell a of X_J, with k = min(2s, d),
 
     product_a[y, y'] = sum_{kappa: J in kappa, |kappa| = k} sum_{x, f} p(a, x, f, y) p(a, x, f, y')
 
-where the target is the last label. Three exact ways give it: marginal tables by matrix products or
-as lists, and the number of features on which two rows agree.
+where the target is the last label. Four exact ways give it: marginal tables by matrix products, for
+many pairs of features a pass (s = 1), or as lists, and the number of features on which two rows
+agree.
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from sees_torch.statistics.counted import CountedRows
 from sees_torch.statistics.matches import Cuts, by_matches
+from sees_torch.statistics.pairs import joint_cells, pair_tables, table_cells
 from sees_torch.statistics.subsets import Subsets, all_subsets
 from sees_torch.statistics.tables import by_listing, by_tables
 
-Route = Literal["tables", "listing", "matches"]
-PROBES = 512
+Route = Literal["tables", "pairs", "listing", "matches"]
 MEMORY = 2**28
 """Bytes that one chunk of intermediate tensors may take."""
 
@@ -63,26 +63,30 @@ def plan_products(rows: CountedRows, sparsity: int, route: Route | None = None) 
     if route is None:
         route = cheapest_route(rows, sparsity)
     if route == "matches" and sparsity:
-        return Plan(sparsity, route, Cuts.of(rows, sparsity, _probe(rows)))
-    return Plan(sparsity, "tables" if route == "matches" else route, None)
+        return Plan(sparsity, route, Cuts.of(rows, sparsity, rows.probe()))
+    if route == "matches" or (route == "pairs" and not _in_pairs(rows, sparsity)):
+        route = "tables"
+    return Plan(sparsity, route, None)
 
 
 def subset_products(rows: CountedRows, plan: Plan, memory: int = MEMORY) -> SubsetProducts:
     """Table products of every subset of the plan, in `memory` bytes."""
-    subsets = all_subsets(rows.sizes, plan.sparsity, rows.codes.device)
-    probe = _probe(rows)
+    subsets = all_subsets(rows.sizes, plan.sparsity, rows.block.device)
+    probe = rows.probe()
     if plan.cuts is not None:
         sums = by_matches(rows, subsets, plan.cuts, probe, memory)
     elif plan.route == "listing":
         sums = by_listing(rows, subsets, probe)
     else:
-        sums = by_tables(rows, subsets, probe, memory)
+        room = 8 * (2 * table_cells(rows) + 3 * max(joint_cells(rows), default=0))
+        whole = pair_tables(rows) if plan.route == "pairs" and room <= memory else None
+        sums = by_tables(rows, subsets, probe, memory, whole)
     return SubsetProducts(subsets, sums.product, sums.mass, probe, sums.push)
 
 
-def _probe(rows: CountedRows) -> Tensor:
-    stride = -(-len(rows) // PROBES)
-    return torch.arange(0, len(rows), stride, device=rows.codes.device)
+def _in_pairs(rows: CountedRows, sparsity: int) -> bool:
+    """The tables are those of pairs of single features."""
+    return sparsity == 1 and len(rows.sizes) > 1
 
 
 def cheapest_route(rows: CountedRows, sparsity: int) -> Route:
@@ -103,15 +107,19 @@ def route_seconds(rows: CountedRows, sparsity: int) -> dict[Route, float]:
     left = _elementary(rows.sizes, order // 2)
     tables = 7e-11 * cells * columns * n_entries + 2.5e-9 * left * n_entries
     tables += 2.5e-7 * cells * columns * len(rows.blocks)
+    seconds: dict[Route, float] = {"tables": tables}
     if not sparsity:
-        return {"tables": tables}
+        return seconds
+    if _in_pairs(rows, sparsity):
+        joint = joint_cells(rows)
+        seconds["pairs"] = columns * (1e-8 * len(joint) * n_entries + 5e-9 * sum(joint))
     listing = kappas * (1.5e-4 * (1 + math.comb(order, sparsity)) + 1.6e-8 * n_entries * columns)
     pairs = n_entries**2 / rows.n_predictions / 2
     pairs *= _elementary([1 / size for size in rows.sizes], sparsity - 1)
     passes = rows.n_predictions * math.comb(len(rows.scale) + 1, 2)
     passes *= math.ceil(min(_elementary(rows.sizes, sparsity - 1), n_entries * kappas))
     matches = (4e-9 + 9e-11 * sum(rows.sizes)) * pairs + 3.5e-4 * passes
-    return {"tables": tables, "listing": listing, "matches": matches}
+    return seconds | {"listing": listing, "matches": matches}
 
 
 def _elementary(values: Iterable[float], order: int) -> float:

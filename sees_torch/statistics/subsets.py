@@ -64,8 +64,10 @@ class Subsets:
 
     def cell_of_rows(self, codes: Tensor) -> Tensor:
         """(U, S) position in the flat list of the cell that every row is in."""
-        within = (codes[:, self.members] * self.strides).sum(dim=-1)
-        return within + self.starts()
+        cell = self.starts().expand(len(codes), -1)
+        for member, stride in zip(self.members.unbind(1), self.strides.unbind(1), strict=True):
+            cell = torch.addcmul(cell, codes[:, member], stride)
+        return cell
 
     def part(self, first: int, last: int) -> Subsets:
         return Subsets(self.members[first:last], self.strides[first:last], self.cells[first:last])

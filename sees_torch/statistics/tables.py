@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sees_torch.statistics.counted import CountedRows
+from sees_torch.statistics.packing import exact_dtype
 from sees_torch.statistics.subsets import Subsets, all_subsets, subsets_of
 
 CHUNK = 2**15
@@ -25,8 +26,6 @@ WIDTH = 96
 """Left cells of one product: enough to be efficient, few enough to skip most overlapping parts."""
 BLOCK = 2**23
 """Bytes of the tables that probes look up at a time: what a cache holds."""
-EXACT = 2**24
-"""Whole numbers up to this are exact in float32."""
 LIMIT = 2**62
 """Cells of one kappa that int64 can number."""
 
@@ -38,12 +37,6 @@ class Sums:
     product: Tensor
     mass: Tensor
     push: Tensor
-
-
-def exact_dtype(largest: float) -> torch.dtype:
-    """float32 where sums of whole numbers up to `largest` are exact in it, else float64."""
-    full = torch.get_float32_matmul_precision() == "highest"
-    return torch.float32 if largest <= EXACT and full else torch.float64
 
 
 def indicators(codes: Tensor, grid: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
@@ -60,9 +53,11 @@ def indicators(codes: Tensor, grid: tuple[Tensor, Tensor], out: Tensor) -> Tenso
     return out
 
 
-def by_tables(rows: CountedRows, subsets: Subsets, probe: Tensor, memory: int) -> Sums:
-    """The tables by matrix products."""
-    device, n_labels, columns = rows.codes.device, len(rows.scale), rows.count.shape[1]
+def by_tables(
+    rows: CountedRows, subsets: Subsets, probe: Tensor, memory: int, whole: Tensor | None = None
+) -> Sums:
+    """The tables by matrix products, or cut out of `whole`, the counts of all pairs of levels."""
+    device, n_labels, columns = rows.block.device, len(rows.scale), rows.count.shape[1]
     sparsity, d = subsets.members.shape[1], len(rows.sizes)
     order = min(2 * sparsity, d)
     groups = rows.n_predictions * columns
@@ -71,15 +66,20 @@ def by_tables(rows: CountedRows, subsets: Subsets, probe: Tensor, memory: int) -
     first, second = torch.triu_indices(n_labels, n_labels, device=device)
     channels = rows.scale.new_zeros(len(first) + n_labels, subsets.total_cells)
     push = rows.scale.new_zeros(len(probe), n_labels - 1, len(subsets))
-    group = rows.block_of_entries()[probe] % rows.n_predictions * columns
+    group = rows.block[probe] % rows.n_predictions * columns
     share = rows.count[probe] / rows.count[probe].sum(dim=1, keepdim=True)
-    probed = rows.codes[:, probe].T.to(torch.int64)
+    probed = rows.codes_of(probe)
+    rows = rows if whole is not None else rows.ordered()
     every = [all_subsets(rows.sizes, size, device) for size in (order // 2, order - order // 2)]
     for block in _blocks(rows.sizes, order, memory // (32 * groups * n_labels), device):
         (left, _), (right, _) = block
-        tables = _dense_tables(rows, left, right, memory)
+        cells = [_Part.cells(*side, all_of) for side, all_of in zip(block, every, strict=True)]
+        if whole is None:
+            tables = _dense_tables(rows, left, right, memory)
+        else:
+            tables = whole[:, :, cells[0].place[:, None], cells[1].place]
+        tables = tables * rows.scale[:, None, None] * _disjoint(left, right)
         pairs = (tables[:, first] * tables[:, second]).sum(dim=0)
-        cells = [_Part.cells(*side, whole) for side, whole in zip(block, every, strict=True)]
         channels += to_cells(torch.cat([pairs, tables.sum(dim=0)]), *cells)
         bare = [_Part.whole(*side) for side in block]
         at_left, at_right = (part.cell_of_rows(probed) for part in (left, right))
@@ -102,7 +102,7 @@ def by_tables(rows: CountedRows, subsets: Subsets, probe: Tensor, memory: int) -
 
 
 def _dense_tables(rows: CountedRows, left: Subsets, right: Subsets, memory: int) -> Tensor:
-    """(F, L + 1, A, A') share of the sample in every pair of cells, zero if parts overlap."""
+    """(F, L + 1, A, A') count of every pair of cells."""
     columns = rows.count.shape[1]
     n_left, n_right = left.total_cells, right.total_cells
     step = max(1, min(CHUNK, memory // (16 * (n_left + n_right))))
@@ -124,8 +124,14 @@ def _dense_tables(rows: CountedRows, left: Subsets, right: Subsets, memory: int)
                 if rows.largest > 1:
                     one = a * rows.count[begin:end, column].to(dtype)
                 tables[prediction * columns + column, label] += one @ b.T
-    disjoint = grids[0][0][:, -1:] < grids[1][0][:, :1].T if left.members.shape[1] else 1.0
-    return tables.mul_(rows.scale[:, None, None]).mul_(disjoint)
+    return tables
+
+
+def _disjoint(left: Subsets, right: Subsets) -> Tensor | float:
+    """(A, A') one where all features of the left part come before those of the right one."""
+    if not left.members.shape[1]:
+        return 1.0
+    return left.grid()[0][:, -1:] < right.grid()[0][:, :1].T
 
 
 @dataclass(frozen=True)
@@ -246,8 +252,8 @@ def by_listing(rows: CountedRows, subsets: Subsets, probe: Tensor) -> Sums:
     sparsity, d = subsets.members.shape[1], len(rows.sizes)
     order = min(2 * sparsity, d)
     groups = rows.n_predictions * columns
-    block = rows.block_of_entries()
-    label = torch.div(block, rows.n_predictions, rounding_mode="floor")
+    block = rows.block
+    label = rows.label()
     column = block % rows.n_predictions * columns
     column = column[:, None] + torch.arange(columns, device=column.device)
     mass = rows.count * rows.scale[label][:, None]

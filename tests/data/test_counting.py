@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from sees_torch.data.counting import content_hash, deal, group_keys, group_rows
+from sees_torch.data.counting import (
+    chance_rows,
+    combined_keys,
+    content_hash,
+    deal,
+    group_keys,
+    group_rows,
+    hash_codes,
+)
 
 
 def assert_groups_equal_numpy(groups, table: np.ndarray) -> None:
@@ -164,3 +172,28 @@ def test_hash_tells_contents_apart_and_spreads_evenly(blocks):
     # Five standard errors of a share of one fifth.
     assert (share - 0.2).abs().max() < 5 * (0.2 * 0.8 / 20_000) ** 0.5
     assert (content_hash(counter) % 5 >= 0).all()
+
+
+def test_hashes_of_codes_are_those_of_their_content():
+    sizes, salt = (3, 1, 7), torch.tensor([5, 9, 2])
+    codes = torch.stack([torch.arange(50) % size for size in sizes], dim=1)
+    assert torch.equal(hash_codes(codes, sizes, salt), content_hash(codes, salt=salt))
+
+
+def test_combined_keys_order_rows_by_one_column_after_the_other():
+    columns = [torch.tensor([1, 0, 1, 0]), torch.tensor([0, 4, 3, 2])]
+    key, bound = combined_keys(columns, (2, 5))
+    assert key.tolist() == [5, 4, 8, 2]
+    assert bound == 10
+    # More than int64 can number: ranks take their place, the order stays.
+    many = [torch.tensor([2, 0, 1]), *[torch.tensor([7, 8, 9])] * 30]
+    key, _ = combined_keys(many, (3, *[100] * 30))
+    assert key.argsort().tolist() == [1, 2, 0]
+
+
+def test_chance_rows_are_spread_over_all():
+    some = chance_rows(10, 5000, torch.device("cpu"))
+    assert torch.equal(some, chance_rows(10, 5000, torch.device("cpu")))
+    counts = torch.bincount(some, minlength=10)
+    # 500 each, standard deviation 21: four of them.
+    assert bool(((counts - 500).abs() < 85).all())

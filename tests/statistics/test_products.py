@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from sees_torch import Source, Target
+from sees_torch import SEESd, Source, Target
+from sees_torch.statistics import counted
 from sees_torch.statistics.counted import count_samples
 from sees_torch.statistics.products import Route, cheapest_route, plan_products, subset_products
 
@@ -16,7 +17,7 @@ FORMS = get_args(Route)
 
 
 def products(rows, sparsity, form, **options):
-    """Table products by one of the three forms."""
+    """Table products by one of the forms."""
     return subset_products(rows, plan_products(rows, sparsity, form), **options)
 
 
@@ -144,7 +145,7 @@ def test_counting_keeps_all_mass_on_distinct_rows():
     source, target = make_samples(3, 4, 3, rows=500, levels=2)
     for soft in (False, True):
         rows = count_samples(source, target, soft)
-        block = rows.block_of_entries()
+        block = rows.block
         entries = torch.cat([block[None], rows.codes])
         assert entries.unique(dim=1).shape == entries.shape
         label = block // rows.n_predictions
@@ -170,7 +171,7 @@ def test_push_moves_the_products_of_the_own_cell(soft):
     """Weighed by mass over the entries of a cell and label, it is the products themselves."""
     rows = count_samples(*make_samples(4, 4, 3, rows=80), soft)
     assert len(rows) <= 512
-    label = rows.block_of_entries() // rows.n_predictions
+    label = rows.block // rows.n_predictions
     mass = rows.count.sum(dim=1) * rows.scale[label]
     for s, form in product(range(4), FORMS):
         found = products(rows, s, form)
@@ -221,3 +222,45 @@ def test_rows_of_no_multiplicity_are_left_out():
     for actual, wanted in zip(as_dictionaries(rows, found), expected, strict=True):
         for key, value in actual.items():
             np.testing.assert_allclose(value, wanted.get(key, 0.0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", [None, *FORMS])
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+def test_many_rows_that_hardly_repeat_are_taken_as_they_are(monkeypatch, form, soft):
+    samples = make_samples(7, 6, 3, rows=400, levels=40)
+    merged = count_samples(*samples, soft)
+    monkeypatch.setattr(counted, "MANY", 100)
+    rows = count_samples(*samples, soft)
+    assert merged.distinct
+    assert not rows.distinct
+    for s in (0, 1, 2):
+        one, other = products(rows, s, form), products(merged, s, form)
+        torch.testing.assert_close(one.product, other.product, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(one.mass, other.mass, rtol=1e-10, atol=1e-13)
+
+
+def test_many_rows_that_repeat_are_merged(monkeypatch):
+    monkeypatch.setattr(counted, "MANY", 100)
+    samples = make_samples(8, 3, 2, rows=400)
+    assert count_samples(*samples, False).distinct
+    # Also if equal rows come one after the other.
+    wide = make_samples(8, 6, 2, rows=200, levels=40)
+    repeated = [
+        sample.select(torch.arange(len(sample)).repeat_interleave(5), None) for sample in wide
+    ]
+    for sample in repeated:
+        sample.count = torch.ones(len(sample), dtype=torch.float64)
+    assert count_samples(*repeated, False).distinct
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+def test_order_of_rows_that_are_not_merged_does_not_matter(monkeypatch, soft):
+    monkeypatch.setattr(counted, "MANY", 100)
+    rankings = []
+    for order in (None, np.random.default_rng(0)):
+        samples = make_samples(9, 4, 2, rows=1500, order=order, levels=30)
+        assert not count_samples(*samples, soft).distinct
+        rankings.append(SEESd(soft=soft).match(*samples).ranking)
+    one, other = rankings
+    assert one.subsets == other.subsets
+    torch.testing.assert_close(one.score, other.score, rtol=1e-9, atol=1e-9)

@@ -1,48 +1,23 @@
-"""The real tables of the paper, from a folder that the user names; nothing is downloaded here."""
+"""The paper's three tables under simulated shift, by name: conf/data and conf/shift for scripts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from experiments.tables import CsvTable
+from sees_torch import SeesError
+
 CONF = Path(__file__).resolve().parent.parent / "conf"
-
-
-@dataclass(frozen=True)
-class Table:
-    """A labelled table and where to get it."""
-
-    path: str
-    label: str
-    columns: int
-    where: str
-
-
-TABLES = {
-    "bankchurn": Table(
-        "bankchurn/bankchurn_binned.csv.gz",
-        "Exited",
-        11,
-        "Kaggle, 'Churn Modelling', continuous columns cut into three or four levels",
-    ),
-    "credit": Table(
-        "credit/credit_binned.csv.gz",
-        "default payment next month",
-        24,
-        "UCI, 'default of credit card clients', continuous columns cut into levels",
-    ),
-    "covid": Table(
-        "covid/covid_2020_counts.csv.gz",
-        "corona_result",
-        11,
-        "data.gov.il, 'COVID-19 tested individuals', counted by identical rows and month",
-    ),
+TABLES: dict[str, CsvTable] = {
+    name: instantiate(OmegaConf.load(CONF / "data" / f"{name}.yaml"))
+    for name in ("bankchurn", "credit", "covid")
 }
-COVID_MONTH = "2020-10"
 
 
 @dataclass(frozen=True)
@@ -57,20 +32,11 @@ class Shift:
 
 def load_table(name: str, folder: Path) -> tuple[pd.DataFrame, str]:
     """The table and the name of its label column."""
-    table = TABLES[name]
-    path = folder / table.path
-    if not path.exists():
-        raise SystemExit(f"no {path}. Get it from: {table.where}.")
-    frame = pd.read_csv(path)
-    if len(frame.columns) != table.columns or table.label not in frame.columns:
-        raise SystemExit(
-            f"{path} should have {table.columns} columns with the label {table.label!r}, "
-            f"it has {list(frame.columns)}."
-        )
-    if name == "covid":
-        frame = frame[frame["month"] == COVID_MONTH].drop(columns="month").fillna("missing")
-        frame = frame.loc[frame.index.repeat(frame.pop("count"))].reset_index(drop=True)
-    return frame, table.label
+    table = replace(TABLES[name], folder=str(folder))
+    try:
+        return table.load(), table.label
+    except SeesError as error:
+        raise SystemExit(str(error)) from None
 
 
 def load_shift(name: str) -> Shift:

@@ -1,0 +1,105 @@
+"""Runs are saved whole, resumed after a kill, and collected into one table."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.collect import collect, save, summarise
+from experiments.records import SWEEP
+from sees_torch import SeesError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TINY = ["data.rows=2000", "rows=200", "classifier=logistic", "method=[bbse,cbpe]"]
+
+
+def command(out, *more):
+    return [sys.executable, "-m", "experiments.run", "-m", f"out={out}", *TINY, *more]
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("two_cores", marks=pytest.mark.slow)])
+def test_a_killed_sweep_resumes(tmp_path, launcher):
+    """Killed half-way by the system, then finished by the same command, here or in two workers."""
+    seeds = 10
+    sweep = command(tmp_path, f"seed=range({seeds})")
+    process = subprocess.Popen(
+        sweep, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    runs = tmp_path / "runs"
+    waited = time.monotonic() + 300
+    while len(list(runs.glob("*.json"))) < 3 and process.poll() is None:
+        assert time.monotonic() < waited
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    before = {path.name: path.stat().st_mtime_ns for path in runs.glob("*.json")}
+    assert 3 <= len(before) < seeds
+    for name in before:
+        json.loads((runs / name).read_text())
+
+    again = subprocess.run(
+        [*sweep, f"hydra/launcher={launcher}"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr
+    after = {path.name: path.stat().st_mtime_ns for path in runs.glob("*.json")}
+    assert len(after) == seeds
+    assert {name: after[name] for name in before} == before
+    results = pd.read_csv(tmp_path / "sweep" / "results.csv")
+    assert sorted(results["seed"].unique()) == list(range(seeds))
+    assert len(results) == 2 * seeds
+    assert len((tmp_path / "sweep" / SWEEP).read_text().split()) == seeds
+
+
+def record(key, seed, gap, config=None):
+    row = {"pair": "", "method": "BBSE", "gap": gap, "gap ipw": gap, "low": None, "high": None}
+    row |= {"realised": 1.0, "population": 2.0, "status": "weak", "seconds": 0.1, "found": None}
+    settings = {"rows": 10, "order": "draw-first", "seed": seed, "data": {"name": "D"}}
+    return {
+        "key": key,
+        "choices": {"shift": "s", "classifier": "c"},
+        "config": settings | (config or {}),
+        "tables": {"results": [row]},
+    }
+
+
+def test_collect_makes_one_tidy_table(tmp_path):
+    records = [record("a", 0, 2.0), record("b", 1, -1.0), record("c", 0, 4.0, {"rows": 20})]
+    for entry in records:
+        (tmp_path / f"{entry['key']}.json").write_text(json.dumps(entry))
+    (tmp_path / ".d.7.part").write_text("half a fi")
+    tables = collect(tmp_path)
+    assert list(tables["results"]["error"]) == [1.0, -2.0, 3.0]
+    summary = summarise(tables["results"], ["rows"])
+    assert summary.loc[(10, "BBSE"), "RMSE"] == pytest.approx(2.5**0.5)
+    assert summary.loc[(10, "BBSE"), "draws"] == 2
+    assert summary.loc[(20, "BBSE"), "RMSE population"] == 2
+    assert "20" in save(tables, tmp_path, None)
+    assert len(pd.read_csv(tmp_path / "summary.csv")) == 2
+
+
+def test_a_setting_that_differs_becomes_a_column(tmp_path):
+    for key, depth in (("a", 3), ("b", 50)):
+        entry = record(key, 0, 2.0, {"classifier": {"estimator": {"max_depth": depth}}})
+        (tmp_path / f"{key}.json").write_text(json.dumps(entry))
+    assert list(collect(tmp_path)["results"]["classifier.estimator.max_depth"]) == [3, 50]
+
+
+def test_nothing_to_collect_is_said(tmp_path):
+    with pytest.raises(SeesError, match="no runs in"):
+        collect(tmp_path)

@@ -15,6 +15,7 @@ from sees_torch.data import Source, Target
 from sees_torch.errors import SeesError
 from sees_torch.gap import ESTIMATORS, Metric, metric_name
 from sees_torch.matching import Auto, KnownWeights, Match, Method, SEESd, SEESem
+from sees_torch.matching.many import match_many
 from sees_torch.matching.match import whole_number
 from sees_torch.matching.names import resolve_method
 from sees_torch.report import ShiftReport
@@ -97,8 +98,31 @@ class Estimation:
         self, source: PreparedSource, target: Target, generator: torch.Generator | None = None
     ) -> ShiftReport:
         """The report on one target."""
-        merged, of_row = self._prepared(source, target)
-        match = self.method.match(source.merged, merged)
+        return self.reports(source, [target], generator)[0]
+
+    def reports(
+        self,
+        source: PreparedSource,
+        targets: Sequence[Target],
+        generator: torch.Generator | None = None,
+    ) -> list[ShiftReport]:
+        """The reports on many targets, matched in one solve where the method can."""
+        prepared = [self._prepared(source, target) for target in targets]
+        matches = match_many(self.method, source.merged, [merged for merged, _ in prepared])
+        return [
+            self._report(source, target, merged, of_row, match, generator)
+            for target, (merged, of_row), match in zip(targets, prepared, matches, strict=True)
+        ]
+
+    def _report(
+        self,
+        source: PreparedSource,
+        target: Target,
+        merged: Target,
+        of_row: Tensor | None,
+        match: Match,
+        generator: torch.Generator | None,
+    ) -> ShiftReport:
         report = report_match(
             source.merged,
             merged,

@@ -94,7 +94,7 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
         chosen += f" (these features in {share:.0%} of the resamples)"
     choice = report.match.choice
     if choice is not None and choice.averaged:
-        chosen += f"; contested, so the gap averages {len(choice.averaged)} hypotheses"
+        chosen += f"; the gap averages {len(choice.averaged)} hypotheses that the data leave open"
     others = report.hypotheses()
     others = others[~others["chosen"]].sort_values(
         ["rival", "behind"], ascending=[False, True], kind="stable"

@@ -17,7 +17,7 @@ CHECKS = (
     ("mypy",),
 )
 TESTS = Path(__file__).parent
-FIRST = sorted(str(path) for path in TESTS.glob("test_[a-f]*.py"))
+FIRST = sorted(str(path) for path in [*TESTS.glob("test_[a-f]*.py"), TESTS / "data"])
 SECOND = [f"--ignore={path}" for path in FIRST]
 
 

@@ -44,7 +44,7 @@ from sees_torch.matching import cells
 from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.cells import Batch, fit_cells, fit_shares
 from sees_torch.matching.penalised import BasisProblem
-from sees_torch.matching.sees_d import _fit
+from sees_torch.matching.sees_d import _fit_all
 from sees_torch.matching.selection import Evidence, Folds, simplest
 from sees_torch.solvers.group_simplex import GroupSimplex, certificate
 from sees_torch.solvers.implicit import quadratic_solution
@@ -245,7 +245,7 @@ def test_products_and_noise(cuda, route, sparsity, soft):
 def test_the_fit_of_sees_d(cuda):
     """Without constraints; the constrained solver follows."""
     products = subset_products(cuda(COUNTED[True]), PLANS[True, "matches", 1])
-    fit = _fit(products, constrained=False)
+    fit = _fit_all([products], constrained=False)[0]
     assert on_cuda(fit.weight, fit.objective, fit.unseen, fit.solution)
 
 

@@ -1273,7 +1273,7 @@ def test_tables_are_checked_before_the_model_runs(pair, changes, error, message)
     [
         (lambda: SEESd(sparsity=-1), "sparsity must be a whole number >= 0, got -1"),
         (lambda: SEESd(sparsity=1.5), "sparsity must be a whole number"),
-        (lambda: SEESd(route="fast"), "route takes 'tables', 'listing', 'matches'"),
+        (lambda: SEESd(route="fast"), "route takes 'tables', 'pairs', 'listing', 'matches'"),
         (lambda: SEESc(eta=-0.1), "eta must be 'auto' or a number >= 0, got -0.1"),
         (lambda: SEESc(eta=math.nan), "eta must be 'auto' or a number >= 0, got nan"),
         (lambda: SEESc(eta=math.inf), "eta must be 'auto' or a number >= 0, got inf"),

@@ -11,9 +11,7 @@ def loaded(modules: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_importing_loads_nothing_heavy_that_torch_and_torchmetrics_do_not():
-    extra = loaded("sees_torch") - loaded("torch, torchmetrics") - {"sees_torch"}
-    assert not extra & {"pandas", "matplotlib", "sklearn", "scipy", "pyarrow", "hydra", "cvxpy"}
+def test_importing_does_not_wait_for_torchmetrics():
     assert "torchmetrics" not in loaded("sees_torch")
 
 

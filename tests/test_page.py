@@ -319,7 +319,7 @@ def test_a_failed_write_leaves_the_old_file(churn, tmp_path, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(SeesError, match="no space left"):
         churn.save_html(place, overwrite=True)
     assert place.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [place]

@@ -32,7 +32,7 @@ from sees_torch.statistics.products import MEMORY
 from sees_torch.statistics.subsets import subsets_of
 
 SCREENED = 50_000
-"""Feature sets are first compared on about so many rows of each sample."""
+"""Feature sets are first compared on about so many distinct rows of each sample."""
 CONTENDERS = 4
 """Feature sets of each size that are then compared on all rows."""
 HOPELESS = 1000.0
@@ -66,10 +66,10 @@ class Auto(Parameters):
     simplest one within 1.5 standard errors of the best is chosen; all are kept as evidence. When
     even more than three features improve the score, the shift is not sparse, and one of the last
     two hypotheses is chosen; they are fitted only when the others leave some feature unexplained or
-    the choice contested. It is contested when the chosen hypothesis is more than one standard error
-    behind the best: then it still says which features moved, but the gap is an average over
-    all hypotheses, weighed by how well they explain the data (not when gradients are asked for).
-    Of more than SCREENED rows, a part first tells which feature sets are worth a look at all rows.
+    the choice is contested, the chosen hypothesis being more than one standard error behind the
+    best. In both cases it still says which features moved, but the gap is an average over all
+    hypotheses, weighed by how well they explain the data (not when gradients are asked for). Of
+    more than SCREENED distinct rows, a part first tells which feature sets are worth a look at all.
 
     Args:
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
@@ -84,15 +84,17 @@ class Auto(Parameters):
     def match(self, source: Source, target: Target) -> Match:
         """The weights of the chosen hypothesis, with the comparison as evidence."""
         # Shares jump where a hypothesis enters: a gradient is that of the chosen one alone.
-        open_to_average = not has_graph(source, target)
+        open_to_average = not has_graph(source, target) and not is_population(source, target)
         with torch.no_grad():
             search = _Search(source, target, self.memory_budget or MEMORY)
             search.add_nothing()
             search.add_tables(None)
             dense = search.is_dense()
-            if dense or search.is_contested() or search.misfit() > 1:
+            unexplained = dense or search.misfit() > 1
+            if unexplained or search.is_contested():
                 search.add_dense_path()
-            found = search.choose(dense, open_to_average and search.is_contested(dense))
+            average = open_to_average and (unexplained or search.is_contested())
+            found = search.choose(dense, average)
         return chosen_again(found, source, target)
 
 
@@ -147,7 +149,7 @@ class _Search:
                 found = held_out_ratios(batch, self.folds, chosen, SHRINKAGE, self.memory)
                 self._add([self._table(members) for members in listed], found)
 
-        if max(float(self.source.total), float(self.target.total)) > 2 * SCREENED:
+        if max(len(self.source), len(self.target)) > 2 * SCREENED:
             for contenders in self._contenders(sparsity):
                 add(contenders)
             return
@@ -179,9 +181,9 @@ class _Search:
         """Even one feature more than a sparse answer may have explains the target better."""
         return len(self._choice().candidate.features) > MOST_FEATURES
 
-    def is_contested(self, dense: bool = False) -> bool:
+    def is_contested(self) -> bool:
         """The simplest hypothesis that is not ruled out is not about as good as the best."""
-        choice = self._choice(dense)
+        choice = self._choice()
         behind = choice.behind[choice.chosen]
         return bool(behind > CONTESTED) and not choice.evidence.population
 
@@ -292,7 +294,7 @@ class _Search:
         Naming features takes strong evidence; a gap does not wait for it. Where several hypotheses
         explain the data, their average errs less than any rule that takes one of them.
         """
-        open_to = choice.eligible.clone()
+        open_to = torch.ones_like(choice.eligible)
         while True:
             members = choice.likely(open_to)
             hopeless = [place for place in members if self._hopeless(self._fit(place))]

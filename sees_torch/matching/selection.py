@@ -78,8 +78,8 @@ class Folds:
 
 
 def thinned(sample: Sample, rows: int) -> Sample:
-    """About so many rows of a sample, as if at random, by their content only."""
-    parts = math.ceil(float(sample.total) / rows)
+    """About so many distinct rows of a sample, as if at random, by their content only."""
+    parts = math.ceil(len(sample) / rows)
     if parts < 2:
         return sample
     count = sample.count * scatter_folds(_key(sample), sample.count, parts)[:, 0]

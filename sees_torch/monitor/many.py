@@ -61,8 +61,6 @@ def estimate_many(
     frames = {}
     for title, one in ({"": model} if models is None else models).items():
         monitor = ShiftMonitor(source, labels, one, source_proba, **options)
-        for name, target in targets.items():
-            proba = None if target_probas is None else target_probas[name]
-            monitor.add(target, proba, name=name, generator=generator)
+        monitor.add_many(targets, target_probas, generator=generator)
         frames[title] = monitor.to_frame().drop(columns=list(JUDGEMENT))
     return frames[""] if models is None else pd.concat(frames, names=["model"])

@@ -124,6 +124,24 @@ class ShiftMonitor:
         assert found.report is not None
         return found.report
 
+    def add_many(
+        self,
+        targets: Mapping[Hashable, Any],
+        target_probas: Mapping[Hashable, Any] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> list[ShiftReport]:
+        """The reports on many targets, each on its own, in one solve where the method can."""
+        with self._one_at_a_time:
+            names = [self._free(name) for name in targets]
+            probas = {} if target_probas is None else target_probas
+            chunks = [self._coded(targets[name], probas.get(name), None) for name in names]
+            reports = self.estimation.reports(self.source, chunks, generator)
+            for name, chunk, report in zip(names, chunks, reports, strict=True):
+                verdict = self._judged(report, float(chunk.total))
+                self.rows[name] = report_row(Observation(name, report, *verdict), report)
+        return reports
+
     def observe(
         self,
         target: Any,

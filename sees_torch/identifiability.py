@@ -224,8 +224,20 @@ def _doubt_features(
     stable = figures.get("stability", 1.0)
     if stable < STABLE:
         doubts.add(f"only {stable:.0%} of the resamples choose these features")
-    if match.choice is not None and is_dense(match.choice.candidate):
+    choice = match.choice
+    if choice is None:
+        return
+    if is_dense(choice.candidate):
         doubts.add("the shift is not sparse: many features moved")
+        return
+    chosen = next(a for a in alternatives if a.place == choice.chosen)
+    if chosen.behind > STANDARD_ERRORS:
+        # Only a hypothesis whose labels cannot be told apart is passed over like this.
+        doubts.add(
+            f"another hypothesis explains the target better by {chosen.behind:.1f} standard errors, "
+            "but labels cannot be told apart inside its cells",
+            fatal=True,
+        )
 
 
 def _doubt_hypothesis(

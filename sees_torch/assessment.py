@@ -25,6 +25,7 @@ from sees_torch.gap import (
     Metric,
     estimate_gap,
     gap_parts,
+    is_rate,
     own_estimator,
     row_values,
     target_posterior,
@@ -235,10 +236,20 @@ def _spread(
     gap = float(estimate.gap.gap)
     if resamples is not None and confidence is not None:
         interval = resamples.interval(place, gap, confidence, estimate.stretch)
-        return interval, resamples.error(place) * estimate.stretch
+        return _possible(interval, estimate.gap), resamples.error(place) * estimate.stretch
     if kind == "analytic" and estimate.error is not None and confidence is not None:
-        return normal_interval(gap, estimate.error, confidence), estimate.error
+        interval = normal_interval(gap, estimate.error, confidence)
+        return _possible(interval, estimate.gap), estimate.error
     return None, None
+
+
+def _possible(interval: tuple[float, float], gap: Gap) -> tuple[float, float]:
+    """The interval without values that a rate cannot have; the estimate stays inside."""
+    if not is_rate(gap.metric):
+        return interval
+    estimate, source = float(gap.gap), float(gap.source_value)
+    low, high = interval
+    return max(low, min(estimate, -source)), min(high, max(estimate, 1 - source))
 
 
 def _selection(
@@ -266,6 +277,7 @@ def _figures(source: Source, target: Target, match: Match, weights: Tensor) -> d
         "largest_weight": float(weights[source.count > 0].max()),
         "mean_weight": float(source.mean(weights)),
         "unseen_mass": match.unseen_mass,
+        "unseen_levels": target.unseen_mass(source),
         "residual": match.residual,
         "population": float(is_population(source, target)),
         "range": 1.0,

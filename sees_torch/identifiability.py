@@ -234,8 +234,8 @@ def _doubt_features(
     if chosen.behind > STANDARD_ERRORS:
         # Only a hypothesis whose labels cannot be told apart is passed over like this.
         doubts.add(
-            f"another hypothesis explains the target better by {chosen.behind:.1f} standard errors, "
-            "but labels cannot be told apart inside its cells",
+            f"another hypothesis is {chosen.behind:.1f} standard errors better, but labels cannot "
+            "be told apart inside its cells",
             fatal=True,
         )
 
@@ -270,6 +270,11 @@ def _doubt_support(doubts: _Doubts, figures: dict[str, float]) -> None:
     if unseen > UNSEEN:
         doubts.add(
             f"{unseen:.0%} of the target is where the source never was", fatal=unseen > TOO_UNSEEN
+        )
+    new = figures["unseen_levels"]
+    if new > UNSEEN >= unseen:
+        doubts.add(
+            f"{new:.0%} of the target has a level of some feature that the source never showed"
         )
     if figures["effective_rows"] < FEW_ROWS and not figures["population"]:
         doubts.add(f"the weights leave {figures['effective_rows']:.0f} effective source rows")

@@ -91,7 +91,7 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
     chosen = f"hypothesis: {report.hypothesis}"
     if "stability" in report.diagnostics:
         share = report.diagnostics["stability"]
-        chosen += f" (these features in {share:.0%} of the resamples)"
+        chosen += f" (chosen in {share:.0%} of the resamples)"
     choice = report.match.choice
     if choice is not None and choice.averaged:
         chosen += f"; the gap averages {len(choice.averaged)} hypotheses that the data leave open"

@@ -251,3 +251,32 @@ class TestOtherReasons:
         spread = mean * (1 - mean)
         worth = spread / report.standard_errors[0] ** 2
         assert report.diagnostics["label_equivalent"] == pytest.approx(worth, rel=1e-9)
+
+
+class TestPassedOver:
+    def test_the_best_hypothesis_cannot_tell_labels_apart(self):
+        """Two labels alike given the shifted feature: whatever is chosen instead is no answer."""
+        from experiments.verdict import twin_labels
+
+        pair = twin_labels(6)(200, 4000)
+        report = estimate_shift(**pair.inputs(), confidence=0.9, replicates=50)
+        assert report.status == "not_identified"
+        assert any("standard errors better" in reason for reason in report.reasons)
+
+
+def test_a_rate_stays_possible():
+    pair = drawn_world(0, 1500, 1500, features=3, shifted=2, levels=2)
+    for replicates in (0, 50):
+        report = estimate_shift(**pair.inputs(), replicates=replicates)
+        low, high = report.interval
+        assert min(report.gap, -report.source_value) <= low <= report.gap <= high
+        assert high <= max(report.gap, 1 - report.source_value)
+
+
+def test_levels_that_the_source_never_showed():
+    pair = drawn_world(0, 3000, 3000, features=4)
+    target = pair.target.copy()
+    target.loc[: len(target) // 8, "x1"] = 77
+    report = estimate_shift(**{**pair.inputs(), "target": target})
+    assert report.status != "identified"
+    assert any("never showed" in reason for reason in report.reasons)

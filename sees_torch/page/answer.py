@@ -68,7 +68,7 @@ def _moved_sentence(report: ShiftReport) -> list[Html | str]:
     if report.shifted_features:
         many = len(report.shifted_features) > 1
         return [
-            "Features that moved with the label: " if many else "The feature that moved: ",
+            "The features that moved: " if many else "The feature that moved: ",
             tag("strong", names(report.shifted_features)),
             ".",
         ]

@@ -143,7 +143,7 @@ def _sentences(d: dict[str, float], cells: bool) -> list[str]:
         )
     if math.isfinite(d.get("power", math.inf)):
         said.append(
-            "If one feature shifted with the label, the gap would be known as well as from "
+            "With every hypothesis counted by its evidence, the gap is known as well as from "
             f"{count(d['power'])} labelled target rows."
         )
     before, after = d.get("calibration_error_before"), d.get("calibration_error_after")

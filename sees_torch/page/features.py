@@ -28,7 +28,7 @@ def moved(report: ShiftReport) -> Html:
         said.append(
             tag(
                 "p",
-                "Shifted together with the label: ",
+                "Shifted: " if report.match.estimator else "Shifted together with the label: ",
                 tag("strong", names(report.shifted_features)),
                 ".",
             )

@@ -18,7 +18,7 @@ from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
 from sees_torch.efficient import RowValues
-from sees_torch.errors import SeesWarning
+from sees_torch.errors import IdentificationError, SeesWarning, SupportError
 from sees_torch.few_labels import LabelledError, LabelMix, enough_labels
 from sees_torch.gap import (
     Gap,
@@ -74,7 +74,9 @@ def report_match(
         ]
     gaps = [estimate.gap for estimate in estimates]
     weights = match.weight_function.of_rows(source.rows, source.labels)
-    _warn_of_mean(float(source.mean(weights.detach())))
+    mean = float(source.mean(weights.detach()))
+    _refuse_undefined(mean, gaps, match)
+    _warn_of_mean(mean)
     with torch.no_grad():
         kind = interval_kind(source, target, match, method, used, confidence, replicates)
         resamples = None
@@ -235,8 +237,11 @@ def _spread(
     """Interval and standard error of one metric."""
     gap = float(estimate.gap.gap)
     if resamples is not None and confidence is not None:
+        error = resamples.error(place)
         interval = resamples.interval(place, gap, confidence, estimate.stretch)
-        return _possible(interval, estimate.gap), resamples.error(place) * estimate.stretch
+        if interval is not None:
+            interval = _possible(interval, estimate.gap)
+        return interval, None if error is None else error * estimate.stretch
     if kind == "analytic" and estimate.error is not None and confidence is not None:
         interval = normal_interval(gap, estimate.error, confidence)
         return _possible(interval, estimate.gap), estimate.error
@@ -332,6 +337,21 @@ def _evidence(
 
 def _calibration_error(source: Source, proba: Tensor) -> float:
     return float(expected_calibration_error(proba.detach(), source.labels, source.count))
+
+
+def _refuse_undefined(mean: float, gaps: Sequence[Gap], match: Match) -> None:
+    """Refuse weights that leave nothing to estimate from: no number is better than NaN."""
+    if not mean > 0:
+        raise SupportError(
+            f"{match.method} gives no weight to any labelled row: as the model sees it, the target "
+            "is wholly of classes that the source does not show. Label some rows of them."
+        )
+    for gap in gaps:
+        if not bool((gap.source_value + gap.target_value).isfinite()):
+            raise IdentificationError(
+                f"{gap.metric} is not defined for this target: {match.method} gives all of the "
+                "weight to labelled rows of a single class. Ask for another metric or method."
+            )
 
 
 def _warn_of_mean(mean: float) -> None:

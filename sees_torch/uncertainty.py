@@ -82,15 +82,28 @@ class Replicates:
 
     def interval(
         self, metric: int, gap: float, confidence: float, stretch: float
-    ) -> tuple[float, float]:
+    ) -> tuple[float, float] | None:
         """The percentile interval, stretched about the estimate and to hold it."""
+        found = self._defined(metric)
+        if found is None:
+            return None
         tail = (1 - confidence) / 2
-        levels = torch.tensor([tail, 1 - tail], dtype=self.gaps.dtype, device=self.gaps.device)
-        low, high = torch.quantile(self.gaps[:, metric], levels).tolist()
+        levels = torch.tensor([tail, 1 - tail], dtype=found.dtype, device=found.device)
+        low, high = torch.quantile(found, levels).tolist()
         return gap - stretch * max(gap - low, 0.0), gap + stretch * max(high - gap, 0.0)
 
-    def error(self, metric: int) -> float:
-        return float(self.gaps[:, metric].std())
+    def error(self, metric: int) -> float | None:
+        found = self._defined(metric)
+        return None if found is None else float(found.std())
+
+    def _defined(self, metric: int) -> Tensor | None:
+        """Gaps of the replicates that have one; None if most have none.
+
+        A resample may leave a rare class out, and then has no AUROC.
+        """
+        gaps = self.gaps[:, metric]
+        found = gaps[gaps.isfinite()]
+        return found if len(found) >= max(2, len(gaps) / 2) else None
 
     def frequency(self) -> dict[int, float]:
         """Share of the replicates that chose each candidate."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sees_torch.cli.outputs import add_manners, check_files
+from sees_torch.cli.outputs import add_manners, check_files, csv_text
 from sees_torch.cli.settings import add_settings, settings
 from sees_torch.cli.tables import classes_of, named_columns, one_column
 from sees_torch.data import Source
@@ -210,7 +210,7 @@ def _line(found: Observation) -> str:
 def _write(options: argparse.Namespace, monitor: ShiftMonitor) -> None:
     table = monitor.to_frame().rename_axis("chunk")
     if options.csv is not None:
-        write_atomically(options.csv, table.to_csv().encode())
+        write_atomically(options.csv, csv_text(table.reset_index()).encode())
     if options.json is not None:
         records = [
             {str(name): None if value != value else value for name, value in record.items()}

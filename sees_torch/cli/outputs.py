@@ -8,13 +8,19 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sees_torch.errors import SeesError
 from sees_torch.page import page
 from sees_torch.report import ShiftReport
 from sees_torch.saving.atomic import write_atomically
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 PICTURES = (".png", ".pdf", ".svg", ".jpg")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
 EXIT_CODES = {"identified": 0, "weak": 3, "not_identified": 4}
 
 
@@ -82,3 +88,16 @@ def write_outputs(report: ShiftReport, options: argparse.Namespace) -> None:
         drawn = io.BytesIO()
         report.plot().savefig(drawn, dpi=150, format=options.plot.suffix[1:].lower())
         write_atomically(options.plot, drawn.getvalue())
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """The table as CSV without its index; text that a spreadsheet would run as a formula is told.
+
+    Names of files, columns and levels are the user's, or whoever wrote the data: such a cell gets
+    a leading apostrophe, which spreadsheets show as text. Numbers stay numbers, minus signs too.
+    """
+
+    def told(cell: Any) -> Any:
+        return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+
+    return table.rename(columns=told).map(told).to_csv(index=False)

@@ -1,0 +1,74 @@
+"""Inputs that the drawn cases found to go wrong once, as small as they get."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sees_torch import IdentificationError, SeesError, SupportError, estimate_shift
+from sees_torch.uncertainty import Replicates
+
+
+def sure_of(place: int, classes: int = 2, rows: int = 20) -> dict:
+    """A model that is sure of one class on the target, and unsure on the source."""
+    rng = np.random.default_rng(0)
+    return {
+        "source": rng.integers(0, 2, (rows, 1)),
+        "labels": np.arange(rows) % 2,
+        "target": rng.integers(0, 2, (rows, 1)),
+        "source_proba": rng.dirichlet(np.ones(classes), rows),
+        "target_proba": np.eye(classes)[np.full(rows, place)],
+        "classes": list(range(classes)),
+        "method": "mlls",
+        "calibrate": False,
+        "confidence": None,
+    }
+
+
+@pytest.mark.filterwarnings("ignore::sees_torch.SeesWarning")
+@pytest.mark.parametrize("metric", ["auroc", ["accuracy", "auroc"]])
+def test_a_metric_that_is_not_defined_for_the_target_is_refused(metric):
+    """All of the weight was on one class: AUROC was NaN, and went into JSON and pages."""
+    with pytest.raises(IdentificationError, match="auroc is not defined for this target"):
+        estimate_shift(**sure_of(1), metric=metric)
+    assert math.isfinite(estimate_shift(**sure_of(1)).gap)
+
+
+@pytest.mark.parametrize("estimator", ["auto", "ipw", "self-normalised"])
+def test_weights_that_leave_no_labelled_row_are_refused(estimator):
+    """The target is of a class without labelled rows: shares of labels summed to zero."""
+    with pytest.raises(SupportError, match="no weight to any labelled row") as caught:
+        estimate_shift(**sure_of(2, classes=3), estimator=estimator)
+    assert isinstance(caught.value, SeesError)
+
+
+@pytest.mark.filterwarnings("ignore::sees_torch.SeesWarning")
+def test_resamples_without_a_rare_class_leave_a_finite_interval():
+    """Three rows of a class: one resample in twenty has none, no AUROC, and made all of it NaN."""
+    rng = np.random.default_rng(0)
+    labels = (np.arange(60) < 3).astype(int)
+    p = np.clip(0.3 * labels + 0.5 * rng.random(60), 0.01, 0.99)
+    report = estimate_shift(
+        rng.integers(0, 2, (60, 1)),
+        labels,
+        rng.integers(0, 2, (60, 1)),
+        source_proba=p,
+        target_proba=p[::-1].copy(),
+        method="mlls",
+        metric=["accuracy", "auroc"],
+        calibrate=False,
+    )
+    assert np.isfinite(report.intervals).all()
+    assert np.isfinite(report.standard_errors).all()
+
+
+@pytest.mark.parametrize(("lost", "known"), [(0, True), (4, True), (5, True), (6, False)])
+def test_an_interval_needs_half_of_the_resamples(lost, known):
+    gaps = torch.linspace(-1, 1, 10).double()[:, None]
+    gaps[:lost] = torch.nan
+    found = Replicates(gaps, torch.zeros(10, dtype=torch.int64))
+    assert (found.interval(0, 0.0, 0.95, 1.0) is not None) == known
+    assert (found.error(0) is not None) == known
+    if known:
+        assert found.error(0) == pytest.approx(float(gaps[lost:].std()))

@@ -66,12 +66,7 @@ def report_match(
     hypotheses = Hypotheses(source, target, match, method)
     choice = match.choice
     average = choice is not None and len(choice.averaged) > 0
-    estimates = [_estimate(source, target, match, metric, used) for metric in metrics]
-    if average:
-        estimates = [
-            _average(source, target, hypotheses, metric, own)
-            for metric, own in zip(metrics, estimates, strict=True)
-        ]
+    estimates = [_point(source, target, hypotheses, metric, used, average) for metric in metrics]
     gaps = [estimate.gap for estimate in estimates]
     weights = match.weight_function.of_rows(source.rows, source.labels)
     mean = float(source.mean(weights.detach()))
@@ -135,6 +130,17 @@ def report_match(
     )
 
 
+def headline_gap(
+    source: Source, target: Target, match: Match, method: Method, metric: Metric, estimator: str
+) -> float:
+    """The gap that the report would state, without the report."""
+    used: Any = own_estimator(match) if estimator == "auto" else estimator
+    average = estimator == "auto" and match.choice is not None and len(match.choice.averaged) > 0
+    hypotheses = Hypotheses(source, target, match, method)
+    with torch.no_grad():
+        return float(_point(source, target, hypotheses, metric, used, average).gap.gap)
+
+
 @dataclass(frozen=True)
 class _Estimate:
     """A gap, what it was made from, its analytic standard error, and how far to stretch others."""
@@ -167,6 +173,20 @@ def _estimate(
         mix = replace(mix, error=LabelledError.of(target, posterior, values))
     value = mix.mixed(gap.target_value[None], target.count[None])[0]
     return _Estimate(replace(gap, target_value=value), values, mix, mix.variance**0.5)
+
+
+def _point(
+    source: Source,
+    target: Target,
+    hypotheses: Hypotheses,
+    metric: Metric,
+    estimator: Estimator,
+    average: bool,
+) -> _Estimate:
+    """The estimate of one metric, averaged over hypotheses if it is to be."""
+    match = hypotheses.fit(hypotheses.chosen)[1]
+    chosen = _estimate(source, target, match, metric, estimator)
+    return _average(source, target, hypotheses, metric, chosen) if average else chosen
 
 
 def _alone(match: Match) -> Match:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from sees_torch.assessment import headline_gap
 from sees_torch.data import Source, Target
 from sees_torch.errors import SeesError, SupportError
 from sees_torch.estimation import Estimation
-from sees_torch.gap import estimate_gap, own_estimator
 from sees_torch.matching.match import quietly
 
 FEWEST_ROWS = 20
@@ -68,15 +68,9 @@ def split_gap(estimation: Estimation, source: Source, size: int, seed: int, draw
             f"{size} random rows of the source could not be estimated against the rest, so that "
             f"false_alarms cannot be learnt: {error} Set floor or drop instead."
         ) from None
-    used = own_estimator(match) if estimation.estimator == "auto" else estimation.estimator
-    gap = estimate_gap(
-        rest,
-        part,
-        match.weight_function,
-        estimation.metrics[0],
-        used,  # type: ignore[arg-type]
+    return headline_gap(
+        rest, part, match, estimation.method, estimation.metrics[0], estimation.estimator
     )
-    return float(gap.gap)
 
 
 def _kept(source: Source, count: Tensor) -> Source:

@@ -4,6 +4,8 @@ import pytest
 from worlds import drawn_world
 
 from sees_torch import SEESd, ShiftMonitor
+from sees_torch.assessment import headline_gap, report_match
+from sees_torch.monitor import splits
 
 
 @pytest.mark.parametrize("method", [SEESd(), SEESd(soft=True), "mlls", "auto"])
@@ -27,3 +29,24 @@ def test_at_once_equals_one_by_one(method):
         assert other.shifted_features == one.shifted_features
         assert other.status == one.status
     assert list(many.to_frame().index) == list(parts)
+
+
+def test_a_split_is_estimated_as_a_chunk_is(monkeypatch):
+    """Averages over hypotheses included: else what chance does would be underrated."""
+    pair = drawn_world(3, 600, 400, features=8)
+    monitor = ShiftMonitor(
+        pair.source, pair.labels, source_proba=pair.source_proba, calibrate=False, confidence=None
+    )
+    seen = []
+
+    def kept(source, target, match, *more):
+        gap = headline_gap(source, target, match, *more)
+        seen.append((gap, report_match(source, target, match, *more[:1]).gap, match))
+        return gap
+
+    monkeypatch.setattr(splits, "headline_gap", kept)
+    for draw in range(6):
+        splits.split_gap(monitor.estimation, monitor.source.merged, 200, 0, draw)
+    assert any(match.choice.averaged for *_, match in seen)
+    for gap, reported, _ in seen:
+        assert gap == pytest.approx(reported, abs=1e-12)

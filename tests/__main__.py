@@ -17,7 +17,8 @@ CHECKS = (
     ("mypy",),
 )
 TESTS = Path(__file__).parent
-FIRST = sorted(str(path) for path in [*TESTS.glob("test_[a-f]*.py"), TESTS / "data"])
+ROOMS = ("data", "monitor", "saving")
+FIRST = sorted(map(str, [*TESTS.glob("test_[a-f]*.py"), *(TESTS / room for room in ROOMS)]))
 SECOND = [f"--ignore={path}" for path in FIRST]
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -101,7 +102,7 @@ class Auto(Parameters):
 def choose_tables(method: SEESem, source: Source, target: Target) -> Match:
     """The best table on a number of features that is given, or chosen as well."""
     d = len(source.schema.columns)
-    search = _Search(source, target, method.memory)
+    search = _Search(source, target, method.memory, method.shrinkage)
     if method.sparsity == "auto":
         search.add_nothing()
         search.add_tables(None)
@@ -117,8 +118,15 @@ def choose_tables(method: SEESem, source: Source, target: Target) -> Match:
 class _Search:
     """Hypotheses with their held-out ratios, as they are added."""
 
-    def __init__(self, source: Source, target: Target, memory: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        memory: int,
+        shrinkage: float | Literal["auto"] = "auto",
+    ) -> None:
         self.source, self.target, self.memory = source, target, memory
+        self.shrinkage = shrinkage
         self.folds = Folds.deal(source, target)
         self.counts = self.folds.training(source, target)
         self.candidates: list[Candidate] = []
@@ -217,7 +225,11 @@ class _Search:
     def _table(self, members: tuple[int, ...]) -> Candidate:
         names = self.source.schema.names
         words = "labels and features" if members else "labels only"
-        method = SEESem(features=tuple(names[j] for j in members), memory_budget=self.memory)
+        method = SEESem(
+            features=tuple(names[j] for j in members),
+            shrinkage=self.shrinkage,
+            memory_budget=self.memory,
+        )
         return Candidate(words, method, members, FEATURES + 2 * len(members))
 
     def _shares(self, members: tuple[int, ...]) -> Candidate:

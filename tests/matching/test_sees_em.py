@@ -471,3 +471,15 @@ class TestRefusals:
     def test_settings(self, options, message):
         with pytest.raises(SeesError, match=message):
             SEESem(**options).match(self.source, self.target)
+
+
+def test_a_shrinkage_that_is_given_is_kept_by_the_search():
+    source, target = samples(drawn_world(0, 800, 800, features=4))
+    weights = []
+    for shrinkage in (3.0, 300.0):
+        searched = SEESem(sparsity=1, shrinkage=shrinkage).match(source, target)
+        names = tuple(source.schema.names[j] for j in searched.features)
+        told = SEESem(features=names, shrinkage=shrinkage).match(source, target)
+        assert row_weights(searched, source) == pytest.approx(row_weights(told, source))
+        weights.append(row_weights(searched, source))
+    assert abs(weights[0] - weights[1]).max() > 1e-3

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,30 +15,21 @@ from sees_torch.alternatives import power as alternative_power
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
-from sees_torch.efficient import RowValues
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
-from sees_torch.few_labels import LabelledError, LabelMix, enough_labels
+from sees_torch.estimates import Estimate, point_estimates
 from sees_torch.gap import (
     Gap,
     Metric,
-    estimate_gap,
-    gap_parts,
     is_rate,
-    own_estimator,
-    row_values,
-    target_posterior,
 )
 from sees_torch.identifiability import blind_spot, judge, resolution
 from sees_torch.matching import CBPE, KnownWeights, Match, Method, NoShift
 from sees_torch.matching.auto import is_dense
-from sees_torch.matching.hypotheses import Hypotheses
-from sees_torch.matching.match import Estimator, Replicable, has_graph
+from sees_torch.matching.match import Replicable
 from sees_torch.report import ShiftReport
 from sees_torch.uncertainty import (
     Replicates,
-    analytic_error,
     bootstrap,
-    held_back,
     normal_interval,
 )
 from sees_torch.weighted_metrics import expected_calibration_error
@@ -60,20 +49,18 @@ def report_match(
     generator: torch.Generator | None = None,
 ) -> ShiftReport:
     """The report on what a method matched; arguments as those of `estimate_shift`."""
-    used: Any = own_estimator(match) if estimator == "auto" else estimator
-    if estimator != "auto":
-        match = _alone(match)
-    hypotheses = Hypotheses(source, target, match, method)
+    points = point_estimates(source, target, match, method, metrics, estimator)
+    match, hypotheses, estimates = points.match, points.hypotheses, points.estimates
     choice = match.choice
-    average = choice is not None and len(choice.averaged) > 0
-    estimates = [_point(source, target, hypotheses, metric, used, average) for metric in metrics]
     gaps = [estimate.gap for estimate in estimates]
     weights = match.weight_function.of_rows(source.rows, source.labels)
     mean = float(source.mean(weights.detach()))
     _refuse_undefined(mean, gaps, match)
     _warn_of_mean(mean)
     with torch.no_grad():
-        kind = interval_kind(source, target, match, method, used, confidence, replicates)
+        kind = interval_kind(
+            source, target, match, method, points.estimator, confidence, replicates
+        )
         resamples = None
         if kind == "bootstrap":
             resamples = bootstrap(
@@ -83,7 +70,7 @@ def report_match(
                 [estimate.values for estimate in estimates],
                 gaps,
                 [estimate.mix for estimate in estimates],
-                average=average,
+                average=points.average,
                 replicates=replicates,
                 memory=memory,
                 generator=generator,
@@ -130,98 +117,6 @@ def report_match(
     )
 
 
-def headline_gap(
-    source: Source, target: Target, match: Match, method: Method, metric: Metric, estimator: str
-) -> float:
-    """The gap that the report would state, without the report."""
-    used: Any = own_estimator(match) if estimator == "auto" else estimator
-    average = estimator == "auto" and match.choice is not None and len(match.choice.averaged) > 0
-    hypotheses = Hypotheses(source, target, match, method)
-    with torch.no_grad():
-        return float(_point(source, target, hypotheses, metric, used, average).gap.gap)
-
-
-@dataclass(frozen=True)
-class _Estimate:
-    """A gap, what it was made from, its analytic standard error, and how far to stretch others."""
-
-    gap: Gap
-    values: RowValues | None
-    mix: LabelMix | None
-    error: float | None
-    stretch: float = 1.0
-
-
-def _estimate(
-    source: Source, target: Target, match: Match, metric: Metric, estimator: Estimator
-) -> _Estimate:
-    function = match.weight_function
-    gap = estimate_gap(source, target, function, metric, estimator)
-    values = row_values(source, target, metric)
-    if values is None:
-        return _Estimate(gap, None, None, None)
-    with torch.no_grad():
-        error = analytic_error(source, target, match, gap, values)
-        if not enough_labels(target):
-            stretch = held_back(source, target, match, gap, values)
-            return _Estimate(gap, values, None, error, stretch)
-        found = gap_parts(source, target, function, values, gap.estimator)
-        posterior = target_posterior(function.table(target.rows), target.posterior)
-        mix = LabelMix.of(source, target, found, values, posterior)
-    if has_graph(source, target):
-        posterior = target_posterior(function.table(target.rows), target.posterior)
-        mix = replace(mix, error=LabelledError.of(target, posterior, values))
-    value = mix.mixed(gap.target_value[None], target.count[None])[0]
-    return _Estimate(replace(gap, target_value=value), values, mix, mix.variance**0.5)
-
-
-def _point(
-    source: Source,
-    target: Target,
-    hypotheses: Hypotheses,
-    metric: Metric,
-    estimator: Estimator,
-    average: bool,
-) -> _Estimate:
-    """The estimate of one metric, averaged over hypotheses if it is to be."""
-    match = hypotheses.fit(hypotheses.chosen)[1]
-    chosen = _estimate(source, target, match, metric, estimator)
-    return _average(source, target, hypotheses, metric, chosen) if average else chosen
-
-
-def _alone(match: Match) -> Match:
-    """The match with no average: an estimator that is asked for belongs to the chosen weights."""
-    if match.choice is None:
-        return match
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # What there was to warn of has been said.
-        return replace(match, choice=replace(match.choice, averaged={}))
-
-
-def _average(
-    source: Source, target: Target, hypotheses: Hypotheses, metric: Metric, chosen: _Estimate
-) -> _Estimate:
-    """The gap averaged over the hypotheses that the data leave open, by how well they explain them.
-
-    Its variance is the mean of theirs and the variance between them.
-    """
-    choice = hypotheses.choice
-    assert choice is not None
-    shares = choice.shares(choice.evidence.score())
-    value, square, known = torch.zeros_like(chosen.gap.target_value), 0.0, True
-    for place in sorted(choice.averaged):
-        match = hypotheses.fit(place)[1]
-        own = place == hypotheses.chosen
-        one = chosen if own else _estimate(source, target, match, metric, own_estimator(match))
-        share = shares[place]
-        value = value + share * one.gap.target_value
-        known = known and one.error is not None
-        square += float(share) * (float(one.gap.gap.detach()) ** 2 + (one.error or 0.0) ** 2)
-    gap = replace(chosen.gap, target_value=value)
-    error = max(square - float(gap.gap.detach()) ** 2, 0.0) ** 0.5 if known else None
-    return replace(chosen, gap=gap, error=error)
-
-
 def interval_kind(
     source: Source,
     target: Target,
@@ -248,7 +143,7 @@ def interval_kind(
 
 
 def _spread(
-    estimate: _Estimate,
+    estimate: Estimate,
     place: int,
     resamples: Replicates | None,
     kind: str,
@@ -323,7 +218,7 @@ def _evidence(
     target: Target,
     match: Match,
     metric: Metric,
-    estimate: _Estimate,
+    estimate: Estimate,
     error: float | None,
     alternatives: Sequence[Alternative],
     selection: dict[tuple[Name, ...], float],

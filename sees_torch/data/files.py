@@ -114,7 +114,11 @@ class TableFile:
             raise
         # pandas and pyarrow raise kinds of ValueError, cut off archives the other two.
         except (ValueError, OSError, EOFError, zlib.error) as error:
-            raise SeesError(f"{self.path} cannot be read as a table: {error}") from None
+            what = str(error).rstrip(".\n")
+            raise SeesError(
+                f"{self.path} cannot be read as a table: {what}. Check its separator and quotes, "
+                "or export it again."
+            ) from None
 
     def _parquet(self, rows: int) -> Iterator[pd.DataFrame]:
         from pyarrow import parquet

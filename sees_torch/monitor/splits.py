@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from sees_torch.assessment import headline_gap
 from sees_torch.data import Source, Target
 from sees_torch.errors import SeesError, SupportError
+from sees_torch.estimates import point_estimates
 from sees_torch.estimation import Estimation
 from sees_torch.matching.match import quietly
 
@@ -68,9 +68,11 @@ def split_gap(estimation: Estimation, source: Source, size: int, seed: int, draw
             f"{size} random rows of the source could not be estimated against the rest, so that "
             f"false_alarms cannot be learnt: {error} Set floor or drop instead."
         ) from None
-    return headline_gap(
-        rest, part, match, estimation.method, estimation.metrics[0], estimation.estimator
-    )
+    with torch.no_grad():
+        points = point_estimates(
+            rest, part, match, estimation.method, estimation.metrics[:1], estimation.estimator
+        )
+    return float(points.estimates[0].gap.gap)
 
 
 def _kept(source: Source, count: Tensor) -> Source:

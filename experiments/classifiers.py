@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -121,6 +124,55 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Remembered:
+    """A classifier whose probabilities are kept in a folder and trained for only when not there.
+
+    Args:
+        classifier: the one to train.
+        folder: where probabilities are kept, a file for every training and table of rows.
+        name: tells classifiers and their settings apart.
+    """
+
+    classifier: Classifier
+    folder: Path
+    name: str
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        return self.classifier.hidden
+
+    def fit(self, features: pd.DataFrame, labels: np.ndarray) -> Fitted:
+        training = _digest(self.name, features, pd.Series(labels))
+        trained: list[Fitted] = []
+
+        def probabilities(rows: pd.DataFrame) -> np.ndarray:
+            path = self.folder / f"{_digest(training, rows)}.npz"
+            if path.exists():
+                with np.load(path) as kept:
+                    return kept["probabilities"]
+            if not trained:
+                trained.append(self.classifier.fit(features, labels))
+            found = trained[0].predict_proba(rows)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_name(f".{path.stem}.{os.getpid()}.npz")
+            np.savez_compressed(unfinished, probabilities=found)
+            unfinished.replace(path)
+            return found
+
+        return Fitted(probabilities, tuple(np.unique(labels).tolist()))
+
+
+def _digest(name: str, *tables: pd.DataFrame | pd.Series) -> str:
+    """A name for what follows from these tables."""
+    digest = hashlib.sha256(name.encode())
+    for table in tables:
+        if isinstance(table, pd.DataFrame):
+            digest.update(str(list(table.columns)).encode())
+        digest.update(pd.util.hash_pandas_object(table, index=False).to_numpy().tobytes())
+    return digest.hexdigest()[:24]
+
+
+@dataclass(frozen=True)
 class Fitted:
     """A trained classifier."""
 
@@ -128,7 +180,11 @@ class Fitted:
     classes_: tuple[Any, ...]
 
     def predict_proba(self, features: pd.DataFrame) -> np.ndarray:
-        return self.probabilities(filled(features))
+        """The probabilities of every row; equal rows are asked for once."""
+        features = filled(features)
+        place = features.groupby(list(features.columns), sort=False).ngroup().to_numpy()
+        _, first = np.unique(place, return_index=True)
+        return self.probabilities(features.iloc[first])[place]
 
 
 class TwoLayers(nn.Sequential):

@@ -43,6 +43,9 @@ def collect(folder: Path, only: Iterable[str] | None = None) -> dict[str, pd.Dat
         for name, rows in record["tables"].items():
             tables.setdefault(name, []).extend(known | row for row in rows)
     frames = {name: pd.DataFrame(rows) for name, rows in tables.items() if rows}
+    if "marginals" in frames:  # Every method's run of a draw has them.
+        others = frames["marginals"].columns.drop("key")
+        frames["marginals"] = frames["marginals"].drop_duplicates([*others])
     if "results" in frames and "gap" in frames["results"]:
         frames["results"] = _with_errors(frames["results"])
     return frames
@@ -63,7 +66,8 @@ def _settings(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     shown = []
     for record, leaf in zip(records, leaves, strict=True):
         chosen = record["choices"]
-        usual = {"key": record["key"], "data": record["config"]["data"]["name"]}
+        usual = {"key": record["key"], "draw": record["draw"]}
+        usual |= {"data": record["config"]["data"]["name"]}
         usual |= {group: chosen.get(group, "") for group in ("classifier", "shift")}
         usual |= {name: leaf[name] for name in SETTINGS}
         shown.append(usual | {name: leaf.get(name) for name in differ if "law." not in name})
@@ -134,7 +138,7 @@ def _in_order(table: pd.DataFrame) -> pd.DataFrame:
 def varying(results: pd.DataFrame) -> list[str]:
     """Settings in which the runs differ, besides the seed."""
     measured = results.columns.get_loc("method")
-    settings = [name for name in results.columns[:measured] if name not in ("key", "seed")]
+    settings = [name for name in results.columns[:measured] if name not in ("key", "draw", "seed")]
     parameters = [name for name in ("eta", "sparsity") if name in results]
     return [name for name in [*settings, *parameters] if results[name].nunique(dropna=False) > 1]
 
@@ -145,7 +149,7 @@ def save(tables: dict[str, pd.DataFrame], folder: Path, by: Sequence[str] | None
         frame.to_csv(folder / f"{name}.csv", index=False)
     if "results" not in tables or "error" not in tables["results"]:
         table = next(iter(tables.values()))
-        aside = {"key", "classifier", *SETTINGS, *(name for name in table if "." in name)}
+        aside = {"key", "draw", "classifier", *SETTINGS, *(name for name in table if "." in name)}
         return table.drop(columns=[*aside & set(table)]).to_string(index=False)
     table = summarise(tables["results"], varying(tables["results"]) if by is None else by)
     table.to_csv(folder / "summary.csv")

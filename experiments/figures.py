@@ -40,7 +40,7 @@ def lines(
         axes.set_title(name, fontsize=10)
         if measure == "shift":
             cells = tables["cells"][tables["cells"]["data"] == name]
-            share_panel(axes, cells.drop_duplicates(["key", "cell"]), "cell")
+            share_panel(axes, cells.drop_duplicates(["draw", "cell"]), "cell")
             continue
         line_panel(axes, results[results["data"] == name], x, measure)
         axes.set_xlabel(words)
@@ -112,7 +112,7 @@ def spread(tables: Tables) -> Figure:
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
     values = [results.loc[results["method"] == method, "gap"].dropna() for method in methods]
-    truth = results.drop_duplicates("key")["realised"]
+    truth = results.drop_duplicates("draw")["realised"]
     boxes = axes.boxplot([*values, truth], patch_artist=True, widths=0.6, showfliers=True)
     colours = [*(style(method, methods)[0] for method in methods), "white"]
     for box, colour in zip(boxes["boxes"], colours, strict=True):
@@ -175,13 +175,13 @@ def case_study(tables: Tables) -> Figure:
     top, bottom = figure.subfigures(2, 1)
     left, right = top.subplots(1, 2, width_ratios=[2.2, 1])
     binary = marginals.groupby("feature")["level"].transform("nunique") == 2
-    last = marginals[binary].groupby(["key", "feature"], sort=False).tail(1)
+    last = marginals[binary].groupby(["draw", "feature"], sort=False).tail(1)
     others = marginals[~binary]
     shown = pd.concat([others, last])
     names = shown["feature"] + " = " + shown["level"]
     share_panel(left, shown.assign(name=names), "name")
     left.set_title("(a) marginals of features and label", fontsize=10)
-    share_panel(right, cells.drop_duplicates(["key", "cell"]), "cell")
+    share_panel(right, cells.drop_duplicates(["draw", "cell"]), "cell")
     right.set_title("(b) joint shift of feature and label", fontsize=10)
     panels = bottom.subplots(1, 3)
     titles = ("(c) error of the weights", "(c) correlation of the weights", "(d) estimated gap")

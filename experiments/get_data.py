@@ -148,8 +148,8 @@ def from_census(folder: Path) -> None:
     """
     try:
         import folktables
-    except ImportError:
-        raise SeesError("--acs needs folktables: pip install folktables.") from None
+    except ImportError as error:
+        raise SeesError(f"--acs needs folktables: pip install folktables ({error}).") from None
     for name, (task, samples) in ACS.items():
         problem = getattr(folktables, task)
         for state, year in samples:

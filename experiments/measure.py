@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from experiments.classifiers import Remembered
+from experiments.methods import PARAMETERS, TrueWeights, methods_of
 from experiments.shifts import Draw, Drawing
-from sees_torch import KnownWeights, SeesError, SeesWarning, ShiftReport, estimate_shift
+from sees_torch import KnownWeights, SeesWarning, ShiftReport, estimate_shift
 
-PARAMETERS = ("eta", "sparsity")
-"""Set at the top of the configuration, they reach every chosen method that has them."""
 MOST_LEVELS = 12
 Tables = dict[str, list[dict[str, Any]]]
-
-
-@dataclass(frozen=True)
-class TrueWeights:
-    """The floor: the shift is known and only the gap is estimated. Left out where it is not."""
-
-
-def methods_of(config: DictConfig) -> dict[str, Any]:
-    """The chosen methods by name.
-
-    Raises:
-        SeesError: a parameter is set that none of them has.
-    """
-    chosen: Any = OmegaConf.to_container(config.method, resolve=True)
-    for parameter in PARAMETERS:
-        value = config[parameter]
-        takers = [name for name, options in chosen.items() if parameter in options]
-        if value is not None and not takers:
-            raise SeesError(
-                f"{', '.join(chosen)} has no {parameter}: leave out {parameter}={value}, or "
-                "choose a method whose file in conf/method names it."
-            )
-        for name in takers:
-            chosen[name][parameter] = chosen[name][parameter] if value is None else value
-    return {name: instantiate(options) for name, options in chosen.items()}
 
 
 def measure(config: DictConfig) -> Tables:
@@ -57,6 +32,8 @@ def measure(config: DictConfig) -> Tables:
     table, shift, classifier = (
         instantiate(config[part]) for part in ("data", "shift", "classifier")
     )
+    if config.remember is not None:
+        classifier = Remembered(classifier, Path(config.remember), str(config.classifier))
     how = Drawing(config.rows, config.target_rows, config.order, config.seed)
     methods = methods_of(config)
     tables: Tables = {"results": [], "cells": [], "marginals": []}

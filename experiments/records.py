@@ -1,4 +1,4 @@
-"""Runs on disk: one JSON file a run, named by the hash of its configuration, written whole.
+"""Runs on disk: a JSON file a draw and method, named by the hash of its settings, written whole.
 
 A sweep that was interrupted leaves finished runs only; the same command skips those.
 """
@@ -10,6 +10,7 @@ import json
 import math
 import os
 import platform
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,11 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from sees_torch import __version__
 
-DECISIVE = (
-    *("task", "data", "classifier", "shift", "method", "rows", "target_rows", "order", "seed"),
-    *("eta", "sparsity", "confidence"),
-)
-"""Parts of a configuration that decide the result."""
+DRAWN = ("data", "classifier", "shift", "rows", "target_rows", "order", "seed")
+"""Parts of a configuration that decide what is drawn ..."""
+DECISIVE = ("task", *DRAWN, "method", "eta", "sparsity", "confidence")
+"""... and what comes out."""
 PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "hydra-core")
 RUNS = "runs"
 """Folder of all runs, which sweeps share: an experiment finds what another has run."""
@@ -32,17 +32,17 @@ SWEEP = "sweep.txt"
 """Keys of the runs of a sweep, in the sweep's own folder beside the runs."""
 
 
-def decisive(config: DictConfig) -> dict[str, Any]:
+def decisive(config: DictConfig, names: Sequence[str] = DECISIVE) -> dict[str, Any]:
     """What the result follows from, paths left out."""
     full: Any = OmegaConf.to_container(config, resolve=True)
-    parts = {name: full[name] for name in DECISIVE}
+    parts = {name: full[name] for name in names}
     parts["data"] = {name: value for name, value in parts["data"].items() if name != "folder"}
     return parts
 
 
-def key(config: DictConfig) -> str:
+def key(config: DictConfig, names: Sequence[str] = DECISIVE) -> str:
     """The name of a run: equal for equal configurations of one version of the library."""
-    text = json.dumps([__version__, decisive(config)], sort_keys=True, default=str)
+    text = json.dumps([__version__, decisive(config, names)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -52,6 +52,7 @@ def write(
     """Save a run; a reader sees all of it or nothing."""
     record = {
         "key": name,
+        "draw": key(config, DRAWN),
         "seed": config.seed,
         "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seconds": round(seconds, 2),
@@ -73,11 +74,11 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def note(folder: Path, name: str) -> None:
-    """Add a run to the list of the sweep at hand."""
+def note(folder: Path, names: Iterable[str]) -> None:
+    """Add runs to the list of the sweep at hand."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / SWEEP).open("a") as list_of_runs:
-        list_of_runs.write(f"{name}\n")
+        list_of_runs.write("".join(f"{name}\n" for name in names))
 
 
 def paths(folder: Path) -> list[Path]:

@@ -25,7 +25,8 @@ from hydra.types import RunMode
 from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig
 
-from experiments import collect, records
+from experiments import collect, methods, records
+from experiments.measure import Tables
 from sees_torch import SeesError
 
 LOG = logging.getLogger("experiments.run")
@@ -36,23 +37,48 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 def main(config: DictConfig) -> None:
     """One run, unless it was finished before."""
     torch.set_num_threads(config.threads)
+    try:
+        _run(config)
+    except SeesError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+def _run(config: DictConfig) -> None:
+    """Measure the methods that were not measured on this draw before, and save a run of each."""
     runs = Path(config.out) / records.RUNS
-    name = records.key(config)
-    if (runs / f"{name}.json").exists():
-        LOG.info("%s was finished before", name)
-    else:
+    parts = methods.apart(config)
+    names = {method: records.key(part) for method, part in parts.items()}
+    missing = [
+        method
+        for method, name in names.items()
+        if method in config.again or not (runs / f"{name}.json").exists()
+    ]
+    if missing:
         start = perf_counter()
-        try:
-            tables = get_method(config.task)(config)
-        except SeesError as error:
-            raise SystemExit(f"error: {error}") from None
-        records.write(runs, name, config, tables, perf_counter() - start)
-        LOG.info("%s took %.1f s", name, perf_counter() - start)
+        chosen = {method: parts[method].method[method] for method in missing}
+        tables = get_method(config.task)(methods.with_methods(config, chosen))
+        seconds = perf_counter() - start
+        for method in missing:
+            records.write(runs, names[method], parts[method], _of(tables, method), seconds)
+    LOG.info(
+        "seed %s: measured %s; finished before: %s",
+        config.seed,
+        f"{', '.join(missing)} in {seconds:.1f} s" if missing else "nothing",
+        ", ".join(method for method in names if method not in missing) or "nothing",
+    )
     if HydraConfig.get().mode == RunMode.MULTIRUN:
-        records.note(Path(config.out) / config.name, name)
+        records.note(Path(config.out) / config.name, names.values())
     else:
-        tables = collect.collect(runs, [name])
-        print(next(iter(tables.values())).drop(columns=["key"]).T.to_string(header=False))
+        tables = collect.collect(runs, names.values())
+        print(next(iter(tables.values())).drop(columns=["key", "draw"]).T.to_string(header=False))
+
+
+def _of(tables: Tables, method: str) -> Tables:
+    """The rows of a method, and those that belong to no method."""
+    return {
+        name: [row for row in rows if row.get("method", method) == method]
+        for name, rows in tables.items()
+    }
 
 
 class Report(Callback):

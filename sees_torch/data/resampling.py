@@ -79,7 +79,9 @@ def resample_shift(
     if fit is not None:
         train = cells.draw(laws[0], n, parts[2], generator)
         model = fit(inputs.iloc[train], truth[train])
-    known = np.unique(np.concatenate(parts[:2]))
+    untrained = np.zeros(len(frame), dtype=bool)
+    untrained[parts[0]] = untrained[parts[1]] = True
+    known = np.flatnonzero(untrained)
     classes = model_classes(model) or tuple(sorted(set(truth.tolist())))
 
     def probabilities(rows: np.ndarray) -> np.ndarray:
@@ -102,7 +104,7 @@ def resample_shift(
         classes=classes,
         features=tuple(features),
         weight_table=ratio,
-        weights=np.array([ratio[cells.keys[row]] for row in source_rows]),
+        weights=np.array([ratio[cells.keys[cells.of_row[row]]] for row in source_rows]),
         population_gap=cells.mean(laws[1], hit, known) - cells.mean(laws[0], hit, known),
     )
 
@@ -112,10 +114,11 @@ class _Cells:
 
     def __init__(self, frame: pd.DataFrame, columns: list[str]) -> None:
         self.columns = columns
-        self.keys: list[Cell] = list(frame[columns].itertuples(index=False, name=None))
-        names = {key: place for place, key in enumerate(dict.fromkeys(self.keys))}
-        self.names = names
-        self.of_row = np.array([names[key] for key in self.keys])
+        grouped = frame[columns].groupby(columns, sort=False, dropna=False)
+        self.of_row = grouped.ngroup().to_numpy()
+        _, first = np.unique(self.of_row, return_index=True)
+        self.keys: list[Cell] = list(frame[columns].iloc[first].itertuples(index=False, name=None))
+        self.names = {key: place for place, key in enumerate(self.keys)}
 
     def draw(
         self, law: Mapping[Cell, float], count: int, part: np.ndarray, generator: torch.Generator

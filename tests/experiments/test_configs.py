@@ -10,7 +10,7 @@ from hydra.utils import get_class, get_method, instantiate
 from omegaconf import OmegaConf
 
 from experiments import records
-from experiments.measure import TrueWeights, methods_of
+from experiments.methods import TrueWeights, apart, methods_of
 from experiments.run import CONF
 from experiments.shifts import Laws, Rates
 from sees_torch import SeesError
@@ -103,6 +103,15 @@ def test_the_key_follows_what_decides_the_result():
     assert records.key(plain) == records.key(composed("data.folder=elsewhere", "out=there"))
     others = [composed("seed=1"), composed("rows=99"), composed("method=bbse"), composed("eta=1")]
     assert len({records.key(config) for config in (plain, *others)}) == 5
+
+
+def test_a_parameter_is_part_of_the_methods_that_have_it_only():
+    """So a sweep over sparsity measures BBSE once, and experiments find each other's runs."""
+    plain, told = (apart(composed("method=[sees_d,bbse]", *more)) for more in ((), ("sparsity=2",)))
+    assert records.key(plain["BBSE"]) == records.key(told["BBSE"])
+    assert records.key(plain["SEES-d"]) != records.key(told["SEES-d"])
+    same = apart(composed("method=sees_d", "sparsity=1"))
+    assert records.key(plain["SEES-d"]) == records.key(same["SEES-d"])
 
 
 def test_any_module_is_a_classifier():

@@ -37,14 +37,14 @@ def test_a_killed_sweep_resumes(tmp_path, launcher):
     )
     runs = tmp_path / "runs"
     waited = time.monotonic() + 300
-    while len(list(runs.glob("*.json"))) < 3 and process.poll() is None:
+    while len(list(runs.glob("*.json"))) < 6 and process.poll() is None:
         assert time.monotonic() < waited
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     before = {path.name: path.stat().st_mtime_ns for path in runs.glob("*.json")}
-    assert 3 <= len(before) < seeds
+    assert 6 <= len(before) < 2 * seeds
     for name in before:
         json.loads((runs / name).read_text())
 
@@ -58,12 +58,48 @@ def test_a_killed_sweep_resumes(tmp_path, launcher):
     )
     assert again.returncode == 0, again.stderr
     after = {path.name: path.stat().st_mtime_ns for path in runs.glob("*.json")}
-    assert len(after) == seeds
+    assert len(after) == 2 * seeds
     assert {name: after[name] for name in before} == before
     results = pd.read_csv(tmp_path / "sweep" / "results.csv")
     assert sorted(results["seed"].unique()) == list(range(seeds))
     assert len(results) == 2 * seeds
-    assert len((tmp_path / "sweep" / SWEEP).read_text().split()) == seeds
+    assert len((tmp_path / "sweep" / SWEEP).read_text().split()) == 2 * seeds
+
+
+def run(tmp_path, *more):
+    done = subprocess.run(
+        command(tmp_path, "seed=0", *more),
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
+
+
+def test_methods_share_a_draw_and_its_classifier(tmp_path):
+    """A method is measured once a draw; a further one neither repeats others nor trains anew."""
+    first = run(tmp_path)
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "probabilities").iterdir()}
+    more = run(tmp_path, "method=[bbse,cbpe,sees_d]")
+    assert len(first) == 2
+    assert len(more) == 3
+    assert {name: more[name] for name in first} == first
+    now = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "probabilities").iterdir()}
+    assert now == kept
+    results = pd.read_csv(tmp_path / "sweep" / "results.csv")
+    assert list(results["method"]) == ["BBSE", "CBPE", "SEES-d"]
+    assert results["draw"].nunique() == 1
+    marginals = pd.read_csv(tmp_path / "sweep" / "marginals.csv")
+    assert not marginals.duplicated(["feature", "level"]).any()
+    again = run(tmp_path, "again=[CBPE]")
+    assert [name for name in more if again[name] != more[name]] == [
+        path.name
+        for path in (tmp_path / "runs").glob("*.json")
+        if json.loads(path.read_text())["config"]["method"].keys() == {"CBPE"}
+    ]
 
 
 def record(key, seed, gap, config=None):
@@ -72,6 +108,7 @@ def record(key, seed, gap, config=None):
     settings = {"rows": 10, "order": "draw-first", "seed": seed, "data": {"name": "D"}}
     return {
         "key": key,
+        "draw": f"draw of {key}",
         "choices": {"shift": "s", "classifier": "c"},
         "config": settings | (config or {}),
         "tables": {"results": [row]},

@@ -1,18 +1,22 @@
 """Tables, shifts and classifiers of the experiments, and what get_data takes out of wheels."""
 
 import io
+import sys
+from types import SimpleNamespace
 from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 from sklearn.tree import DecisionTreeClassifier
 
 from experiments.classifiers import Given, Network, Tabular, TwoLayers
-from experiments.datasets import TABLES, load_shift, load_table
+from experiments.datasets import CONF, TABLES, load_shift, load_table
 from experiments.figures import bars, case_study, lines, spread
-from experiments.get_data import accidents, credit, employment, verified
+from experiments.get_data import accidents, credit, employment, from_census, verified
 from experiments.preparing import bin_bankchurn, bin_credit, fatal_or_not, unfold_counts
 from experiments.shifts import Drawing, Laws, Natural, Rates, Tilted
 from experiments.tables import CsvTable, SimulatedTable
@@ -183,13 +187,45 @@ def test_wheels_give_their_tables(tmp_path):
         verified(tmp_path / "w.whl", "0" * 64)
 
 
+def test_the_census_fills_the_folder_that_the_loaders_read(tmp_path, monkeypatch):
+    """With a stand-in for folktables, whose tables and labels are frames as well."""
+
+    class Problem:
+        def df_to_pandas(self, rows):
+            return rows.drop(columns="ESR"), rows[["ESR"]] > 1, None
+
+    class Survey:
+        def __init__(self, survey_year, **_):
+            self.year = int(survey_year)
+
+        def get_data(self, states, download):
+            assert download
+            if states == ["PR"] and broken:
+                raise OSError("no route")
+            return pd.DataFrame({f"x{k}": [self.year] * 4 for k in range(16)} | {"ESR": [1, 2] * 2})
+
+    tasks = dict.fromkeys(("ACSEmployment", "ACSIncome", "ACSPublicCoverage"), Problem())
+    monkeypatch.setitem(sys.modules, "folktables", SimpleNamespace(ACSDataSource=Survey, **tasks))
+    broken = True
+    with pytest.raises(SeesError, match="could not download ACSEmployment of PR 2018: no route"):
+        from_census(tmp_path)
+    broken = False
+    from_census(tmp_path)
+    table = instantiate(OmegaConf.load(CONF / "data" / "employ.yaml"), folder=str(tmp_path))
+    assert [len(table.load(state)) for state in table.samples] == [4] * 4
+    assert table.load("PR")["y"].tolist() == [0, 1, 0, 1]
+    monkeypatch.setitem(sys.modules, "folktables", None)
+    with pytest.raises(SeesError, match="pip install folktables"):
+        from_census(tmp_path)
+
+
 def test_figures_draw_what_was_collected():
     rows = [
-        {"key": k, "data": "D", "rows": n, "method": m, "gap": g, "realised": 1.0, "error": g - 1}
+        {"draw": k, "data": "D", "rows": n, "method": m, "gap": g, "realised": 1.0, "error": g - 1}
         | {"weight MSE": 0.1, "weight PCC": 0.5, "found": 1.0}
         for k, (n, m, g) in enumerate([(10, "BBSE", 2.0), (10, "BBSE", 3.0), (20, "BBSE", 1.5)])
     ]
-    shares = [{"key": k, "data": "D", "source": 0.4, "target": 0.6} for k in range(3)]
+    shares = [{"draw": k, "data": "D", "source": 0.4, "target": 0.6} for k in range(3)]
     tables = {
         "results": pd.DataFrame(rows),
         "cells": pd.DataFrame([share | {"cell": "a, 0"} for share in shares]),

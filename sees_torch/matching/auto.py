@@ -203,24 +203,25 @@ class _Search:
 
     def add_dense_path(self) -> None:
         """Shifts of many features: of covariates only, and with the label."""
-        covariates = CovariatesOnly(tolerance=TOLERANCE)
-        found = quietly(covariates, self.source, self.target)
-        self._add_dense(covariates, found, "covariates only", COVARIATES)
+        samples = self.source, self.target
+        covariates, many = CovariatesOnly(tolerance=TOLERANCE), SEESc(tolerance=TOLERANCE)
+        found = quietly(covariates, *samples)
+        tables = covariates.refits(*samples, found, *self.counts)
+        self._add_dense(Candidate("covariates only", covariates, (), COVARIATES), found, tables)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeesWarning)
-            path = SEESc(tolerance=TOLERANCE).path(self.source, self.target, ETAS)
-        for eta, found in zip(ETAS, path, strict=True):
-            method = SEESc(eta=eta, tolerance=TOLERANCE)
-            self._add_dense(method, found, "labels and many features", MANY)
+            path = many.path(*samples, ETAS)
+        refits = many.path_refits(*samples, ETAS, path, *self.counts)
+        for eta, found, tables in zip(ETAS, path, refits, strict=True):
+            method = replace(many, eta=eta)
+            candidate = Candidate("labels and many features", method, (), MANY)
+            self._add_dense(candidate, found, tables)
 
-    def _add_dense(
-        self, method: SEESc | CovariatesOnly, match: Match, words: str, rank: int
-    ) -> None:
-        """A dense hypothesis, fitted anew without each fold."""
-        tables = method.refits(self.source, self.target, match, *self.counts)
+    def _add_dense(self, candidate: Candidate, match: Match, tables: tuple[Tensor, Tensor]) -> None:
+        """A dense hypothesis with its weights of all rows, fitted without each fold."""
         ratio = induced_ratio(self.source, self.target, tables)
         self.fitted[len(self.candidates)] = match
-        self._add([Candidate(words, method, (), rank)], self.folds.held_out(ratio))
+        self._add([candidate], self.folds.held_out(ratio))
 
     def _table(self, members: tuple[int, ...]) -> Candidate:
         names = self.source.schema.names
@@ -285,7 +286,7 @@ class _Search:
             average: average the gap over the hypotheses that the data leave open.
         """
         choice = self._choice(dense)
-        match = choice.candidate.method.match(self.source, self.target)
+        match = self._match(choice)
         for _ in range(MOST_REFUSED):
             simpler = int(choice.eligible.sum()) > 1 and choice.candidates[0].rank == NOTHING
             if not (simpler and self._hopeless(match)):
@@ -293,12 +294,18 @@ class _Search:
             eligible = choice.eligible.clone()
             eligible[choice.chosen] = False
             choice = Choice.make(choice.candidates, choice.evidence, eligible)
-            match = choice.candidate.method.match(self.source, self.target)
+            match = self._match(choice)
         if average:
             choice = replace(choice, averaged=self._averaged(choice))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.
             return replace(match, choice=choice)
+
+    def _match(self, choice: Choice) -> Match:
+        """The match of the chosen hypothesis, with what there is to warn of said."""
+        if is_dense(choice.candidate):
+            return replace(self.fitted[choice.chosen])
+        return choice.candidate.method.match(self.source, self.target)
 
     def _averaged(self, choice: Choice) -> dict[int, Match]:
         """Matches of the hypotheses that the data leave open and that know something of the gap.

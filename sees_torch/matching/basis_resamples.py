@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +15,9 @@ from sees_torch.solvers.group_simplex import GroupSimplex
 from sees_torch.solvers.implicit import likelihood_curve, likelihood_solution
 from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.weights import BasisWeights, WeightFunction
+
+AT_ONCE = 2**20
+"""Rows of all resamples beyond which a larger batch is slower, not faster."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,26 @@ class Stack:
     def only_support(self) -> Stack:
         """The same with the features that have no weight left out."""
         used = self.group[self.value > 0]
-        return replace(self, open=torch.isin(self.group, used) | (self.group < 0))
+        return replace(self, open=self.open & (torch.isin(self.group, used) | (self.group < 0)))
 
     @classmethod
     def of(
-        cls, source: Source, target: Target, function: WeightFunction, *, labels: bool = True
+        cls,
+        source: Source,
+        target: Target,
+        function: WeightFunction,
+        *,
+        labels: bool = True,
+        intercept: bool = False,
     ) -> Stack:
-        """The stack of a weight function; without labels its coefficients are common to all."""
+        """The stack of a weight function.
+
+        Args:
+            source, target: the samples.
+            function: fitted to them.
+            labels: whether coefficients differ between labels.
+            intercept: whether the constant may be fitted.
+        """
         assert isinstance(function, BasisWeights)
         classes = len(source.classes)
         used = classes if labels else 1
@@ -65,6 +82,8 @@ class Stack:
         owners = torch.tensor([*function.basis.owners, -1], device=source.count.device)
         value = torch.cat([function.coefficient[:, :used].flatten(), function.intercept[:used]])
         value = value.to(here.phi.dtype)
+        may_move = torch.ones_like(value, dtype=torch.bool)
+        may_move[-used:] = intercept
         return cls(
             here,
             there,
@@ -74,7 +93,7 @@ class Stack:
             value,
             len(source.schema.columns),
             classes,
-            torch.ones_like(value, dtype=torch.bool),
+            may_move,
         )
 
     def weights(self, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,23 +102,27 @@ class Stack:
         here, there = (rows.phi.T @ coefficient for rows in (self.on_source, self.on_target))
         return here.expand(-1, -1, self.classes), there.expand(-1, -1, self.classes)
 
-    def solve(self, eta: float, here: Tensor, there: Tensor, tolerance: float) -> Tensor:
-        """(B, P) solutions under multiplicities (B, n) and (B, m), as one batch."""
+    def solve(self, etas: Sequence[float], here: Tensor, there: Tensor, tolerance: float) -> Tensor:
+        """(E, B, P) solutions at every eta under multiplicities (B, n) and (B, m), as one batch.
+
+        Many rows are solved an eta at a time.
+        """
         moment = self.on_source.moments(_shares(here, self.value))
-        usable = (moment > 0).all(dim=0) & self.open
-        used = len(self.on_source.share)
-        if not bool((self.value[-used:] > 0).any()):
-            usable[-used:] = False  # The form without an intercept.
-        kept = usable.nonzero().squeeze(1)
-        solution = group_likelihood(
-            replace(self.on_target, kept=kept),
-            _shares(there, self.value),
-            GroupSimplex(moment[:, kept], self.group[kept], self.features),
-            torch.full_like(moment[:, :1], eta),
-            tolerance=tolerance,
-        )
-        value = torch.zeros_like(moment)
-        value[:, kept] = solution.value
+        kept = ((moment > 0).all(dim=0) & self.open).nonzero().squeeze(1)
+        rows, mass = replace(self.on_target, kept=kept), _shares(there, self.value)
+        value = moment.new_zeros(len(etas), *moment.shape)
+        together = max(1, AT_ONCE // there.numel())
+        for first in range(0, len(etas), together):
+            part = moment.new_tensor(etas[first : first + together])
+            solution = group_likelihood(
+                rows,
+                mass.repeat(len(part), 1),
+                GroupSimplex(moment[:, kept].repeat(len(part), 1), self.group[kept], self.features),
+                part.repeat_interleave(len(mass))[:, None],
+                tolerance=tolerance,
+            )
+            place = value[first : first + together]
+            place[..., kept] = solution.value.reshape(*place.shape[:-1], -1)
         return value
 
     def differentiable(self, eta: float) -> Tensor:

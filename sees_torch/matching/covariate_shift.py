@@ -35,7 +35,8 @@ class KLIEP(Parameters):
     """Kullback-Leibler importance estimation: w(x) a mixture of Gaussian kernels at target rows.
 
     Maximises E_t[log w(x)] with E_s[w(x)] = 1. The kernel width is the one with the largest
-    held-out target likelihood among multiples of the median distance between kernel centres.
+    held-out target likelihood among multiples of the median distance between kernel centres; they
+    are tried from narrow to wide until two in a row were worse than the one before.
 
     Args:
         centres: at most so many target rows serve as kernel centres.
@@ -92,7 +93,7 @@ class KLIEP(Parameters):
         between = squared_distances(centres, centres).sqrt()
         apart = between[between > 1e-6]
         unit = apart.median() if len(apart) else centres.new_ones(())
-        widths = unit * torch.tensor(self.widths, dtype=unit.dtype, device=unit.device)
+        widths = unit * torch.tensor(sorted(self.widths), dtype=unit.dtype, device=unit.device)
         # The largest kernel value at the loneliest target row.
         lonely = [
             squared_distances(basis(part), centres).amin(dim=1).max()
@@ -109,13 +110,16 @@ class KLIEP(Parameters):
         kept = ((1 - there.share) * there.mass[:, None]).T
         kept = kept / kept.sum(dim=1, keepdim=True)
         held_out = (there.share * there.mass[:, None]).T
-        scores = []
+        scores: list[float] = []
         for width in widths:
             kernel = gaussian(to_target, width)
             weight = here.mass @ gaussian(to_source, width)
             fitted = self._solve(kernel, weight, kept, tolerance=1e-4).value
-            scores.append((held_out * (fitted @ kernel.T).clamp_min(1e-30).log()).sum())
-        return widths[torch.stack(scores).argmax()]
+            scores.append(float((held_out * (fitted @ kernel.T).clamp_min(1e-30).log()).sum()))
+            # From narrow to wide it rises, then falls.
+            if len(scores) > 2 and scores[-3] >= scores[-2] >= scores[-1]:
+                break
+        return widths[scores.index(max(scores))]
 
     def _solve(self, kernel: Tensor, weight: Tensor, mass: Tensor, tolerance: float) -> Solution:
         """(B, centres) coefficients for a batch of row masses that differ little."""

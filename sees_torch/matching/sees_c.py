@@ -102,10 +102,10 @@ class SEESc(Parameters):
         folds = Folds.deal(source, target)
         counts = folds.training(source, target)
         matches = self.path(source, target, ETAS)
-        ratios = []
-        for eta, match in zip(ETAS, matches, strict=True):
-            tables = replace(self, eta=eta).refits(source, target, match, *counts)
-            ratios.append(folds.held_out(induced_ratio(source, target, tables)))
+        ratios = [
+            folds.held_out(induced_ratio(source, target, tables))
+            for tables in self.path_refits(source, target, ETAS, matches, *counts)
+        ]
         best = int(Evidence.of(source, target, ratios).score().argmax())
         return replace(matches[best], settings=replace(self, eta=ETAS[best]))
 
@@ -152,10 +152,27 @@ class SEESc(Parameters):
         self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The same, each solved to the tolerance, from the match as a first guess."""
-        stack = Stack.of(source, target, match.weight_function)
-        if self.refit:
-            return stack.weights(stack.only_support().solve(0.0, here, there, self.tolerance))
-        return stack.weights(stack.solve(self._eta(), here, there, self.tolerance))
+        return self.path_refits(source, target, [self._eta()], [match], here, there)[0]
+
+    def path_refits(
+        self,
+        source: Source,
+        target: Target,
+        etas: Sequence[float],
+        matches: Sequence[Match],
+        here: Tensor,
+        there: Tensor,
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The same at every eta of a path with its matches; without refits, as one batch."""
+        if self.refit:  # Every eta has a support of its own.
+            stacks = [
+                Stack.of(source, target, match.weight_function, intercept=True).only_support()
+                for match in matches
+            ]
+            return [s.weights(s.solve([0.0], here, there, self.tolerance)[0]) for s in stacks]
+        intercept = self.intercept
+        stack = Stack.of(source, target, matches[0].weight_function, intercept=intercept)
+        return [stack.weights(value) for value in stack.solve(etas, here, there, self.tolerance)]
 
     def _eta(self) -> float:
         if self.eta == "auto":
@@ -254,4 +271,4 @@ class CovariatesOnly:
     ) -> tuple[Tensor, Tensor]:
         """The same, each solved to the tolerance, from the match as a first guess."""
         stack = Stack.of(source, target, match.weight_function, labels=False)
-        return stack.weights(stack.solve(self.eta, here, there, self.tolerance))
+        return stack.weights(stack.solve([self.eta], here, there, self.tolerance)[0])

@@ -36,6 +36,12 @@ class Mixture:
         """Entries are those of phi themselves, one label and all of them used."""
         return len(self.share) == 1 and len(self.kept) == len(self.phi)
 
+    @property
+    def cost(self) -> int:
+        """Multiplications for one Gram matrix, about."""
+        labels, (functions, rows) = len(self.share), self.phi.shape
+        return labels * (labels + 1) // 2 * functions**2 * rows
+
     def fit(self, entries: Tensor) -> Tensor:
         """(B, U) r = z . a."""
         labels, functions = len(self.share), len(self.phi)

@@ -19,7 +19,10 @@ from sees_torch.solvers.group_simplex import GroupSimplex, certificate
 from sees_torch.solvers.solution import Solution, attainable
 
 STEPS_A_ROUND = 3
-"""Steps that share one Hessian of the likelihood; convergence is checked in between."""
+"""Steps between looks at the certificate."""
+CHEAP = 2**20
+"""Multiplications for a Hessian of the likelihood that cost less than a step: then each step has
+its own, else the steps of a round share one."""
 WARM_UP = 4
 FIRST_GAP = 0.1
 TO_BOUNDARY = 0.99
@@ -114,9 +117,9 @@ class _Problem:
         bend = eta / norm
         ridge = bend + s / a
         if simplex.groups:
-            same = (simplex.group[:, None] == simplex.group) & simplex.penalised
             cross = unit[:, :, None] * y[:, None, :]
-            curve = curve - torch.where(same, bend[:, :, None] * (cross + cross.mT) / 2, 0.0)
+            bent = bend[:, :, None] * (cross + cross.mT) / 2
+            curve = curve - torch.where(simplex.together, bent, 0.0)
         scale = (curve.diagonal(dim1=-2, dim2=-1) + ridge).rsqrt()
         matrix = curve * (scale[:, :, None] * scale[:, None, :])
         matrix.diagonal(dim1=-2, dim2=-1).add_(ridge * scale.square() + RIDGE)
@@ -201,13 +204,15 @@ def group_likelihood(
     best = at.entries.clone()
     residual = whole.certificate(best, at.push)
     live = torch.arange(members, device=eta.device)
-    steps = 0
+    steps, cheap = 0, mixture.cost <= CHEAP
     while steps < max_steps and not bool((residual <= tolerance).all()):
         going = residual[live] > tolerance
         if not bool(going.all()):
             live, problem, at = live[going], problem.of(going), at.of(going)
         curve = problem.curve(at.fit)
-        for _ in range(STEPS_A_ROUND):
+        for step in range(STEPS_A_ROUND):
+            if cheap and step:
+                curve = problem.curve(at.fit)
             at = problem.step(at, curve)
         steps += STEPS_A_ROUND
         cut = problem.cut(at)

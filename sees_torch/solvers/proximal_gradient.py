@@ -193,8 +193,7 @@ class _Descent:
         curve = torch.where(self.mass > 0, self.mass / fit.square().clamp_min(1e-37), 0.0)
         hessian = self.mixture.gram(curve)
         bend = torch.where(norm > 0, self.eta / norm.clamp_min(1e-37), 0.0)
-        same = (self.simplex.group[:, None] == self.simplex.group) & self.simplex.penalised
-        radial = direction[..., :, None] * direction[..., None, :] * same
+        radial = direction[..., :, None] * direction[..., None, :] * self.simplex.together
         hessian = hessian + torch.diag_embed(bend) - radial * bend[..., None]
         diagonal = hessian.diagonal(dim1=-2, dim2=-1)
         scale = torch.where(live & (diagonal > 0), diagonal, 1.0).rsqrt()

@@ -358,13 +358,14 @@ class TestRefits:
         source, target = samples(pair)
         match = replace(method, tolerance=1e-12).match(source, target)
         labels = not isinstance(method, CovariatesOnly)
-        stack = Stack.of(source, target, match.weight_function, labels=labels)
+        intercept = getattr(method, "intercept", False)
+        stack = Stack.of(source, target, match.weight_function, labels=labels, intercept=intercept)
         rng = np.random.default_rng(1)
         tilt = [tensor(rng.normal(size=(1, n)).clip(-3, 3)) for n in (700, 600)]
 
         def moved(size):
             counts = [1 + size * t for t in tilt]
-            full = stack.weights(stack.solve(method.eta, *counts, 1e-13))[0]
+            full = stack.weights(stack.solve([method.eta], *counts, 1e-13)[0])[0]
             quick = stack.weights(stack.one_step(method.eta, *counts))[0]
             start = stack.weights(stack.value[None])[0]
             return float((quick - full).abs().max()), float((full - start).abs().max())

@@ -79,7 +79,8 @@ def _leaves(node: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
         for name, child in node.items():
             yield from _leaves(child, f"{prefix}{name}.")
     else:
-        yield prefix.rstrip("."), node
+        shown = ", ".join(map(str, node)) if isinstance(node, list) else node
+        yield prefix.rstrip("."), shown
 
 
 def _with_errors(results: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -41,8 +41,9 @@ def lines(
         if measure == "shift":
             cells = tables["cells"][tables["cells"]["data"] == name]
             share_panel(axes, cells.drop_duplicates(["draw", "cell"]), "cell")
+            axes.set_xlabel("shifted feature, label", fontsize=8)
             continue
-        line_panel(axes, results[results["data"] == name], x, measure)
+        line_panel(axes, results[results["data"] == name], x, measure, logarithmic)
         axes.set_xlabel(words)
         ticks = sorted(results[x].dropna().unique())
         if logarithmic:
@@ -75,8 +76,12 @@ def bars(
     down: str | None = None,
     across: str | None = None,
     dots: str | None = None,
+    words: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Measures of every method as bars, a panel a setting; dots are the single draws or pairs."""
+    """Measures of every method as bars, a panel a setting; dots are the single draws or pairs.
+
+    `words` says settings in titles as a reader would.
+    """
     results = tables["results"]
     rows = [None] if down is None else list(dict.fromkeys(results[down]))
     columns = [None] if across is None else list(dict.fromkeys(results[across]))
@@ -94,7 +99,11 @@ def bars(
             bar_panel(axes, part, measure, dots)
             if measure == "gap":
                 _true_gap(axes, part)
-            shown = [str(value).replace("_", " ") for value in (column, row) if value is not None]
+            shown = [
+                (words or {}).get(str(value), str(value).replace("_", " "))
+                for value in (column, row)
+                if value is not None
+            ]
             axes.set_title(", ".join(shown) or part["data"].iloc[0], fontsize=10)
     return figure
 
@@ -182,6 +191,7 @@ def case_study(tables: Tables) -> Figure:
     share_panel(left, shown.assign(name=names), "name")
     left.set_title("(a) marginals of features and label", fontsize=10)
     share_panel(right, cells.drop_duplicates(["draw", "cell"]), "cell")
+    right.set_xlabel("shifted feature, label", fontsize=8)
     right.set_title("(b) joint shift of feature and label", fontsize=10)
     panels = bottom.subplots(1, 3)
     titles = ("(c) error of the weights", "(c) correlation of the weights", "(d) estimated gap")

@@ -69,8 +69,13 @@ def methods_of(results: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(results["method"]))
 
 
-def line_panel(axes: Axes, results: pd.DataFrame, x: str, measure: str) -> None:
-    """A measure against a setting, one line a method."""
+def line_panel(
+    axes: Axes, results: pd.DataFrame, x: str, measure: str, logarithmic_x: bool = False
+) -> None:
+    """A measure against a setting, one line a method, moved aside so that error bars can be told.
+
+    The moves are up to a tenth of the distance between neighbouring settings.
+    """
     words, level, logarithmic = MEASURES[measure]
     methods = methods_of(results)
     shown = 0
@@ -81,7 +86,10 @@ def line_panel(axes: Axes, results: pd.DataFrame, x: str, measure: str) -> None:
         if not points or (measure == "weights" and method == "true weights"):
             continue
         colour, marker = style(method, methods)
-        place, height, bar = zip(*points, strict=True)
+        settings, height, bar = zip(*points, strict=True)
+        place = _aside(
+            settings, methods.index(method) / max(len(methods) - 1, 1) - 0.5, logarithmic_x
+        )
         floor = method == "true weights"
         axes.errorbar(
             place,
@@ -103,6 +111,14 @@ def line_panel(axes: Axes, results: pd.DataFrame, x: str, measure: str) -> None:
         axes.set_ylim(-0.05, 1.05)
     axes.set_ylabel(words)
     axes.grid(alpha=0.25, which="both", linewidth=0.5)
+
+
+def _aside(settings: Sequence[float], move: float, logarithmic: bool) -> np.ndarray:
+    """Settings moved by a share of the least distance between them."""
+    place = np.log(settings) if logarithmic else np.asarray(settings, dtype=float)
+    step = float(np.diff(np.sort(place)).min()) if len(place) > 1 else 0.0
+    moved = place + 0.2 * move * step
+    return np.exp(moved) if logarithmic else moved
 
 
 def plain_numbers(axis: Any) -> None:

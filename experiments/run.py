@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import traceback
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -89,15 +90,23 @@ class Report(Callback):
         os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        folder = Path(config.out) / config.name
-        tables = collect.collect(folder)
-        pd.set_option("display.width", 250, "display.max_columns", 40)
-        print(collect.save(tables, folder, config.report.by))
-        if config.report.figure is not None:
-            figure = instantiate(config.report.figure, tables)
-            path = folder / "figure.png"
-            figure.savefig(path, dpi=150)
-            print(path)
+        try:
+            _report(config)
+        except Exception as error:  # Hydra would warn and call the sweep a success.
+            traceback.print_exc()
+            raise SystemExit(f"error: no report of the runs in {config.out}: {error!r}") from None
+
+
+def _report(config: DictConfig) -> None:
+    folder = Path(config.out) / config.name
+    tables = collect.collect(folder)
+    pd.set_option("display.width", 250, "display.max_columns", 40)
+    print(collect.save(tables, folder, config.report.by))
+    if config.report.figure is not None:
+        figure = instantiate(config.report.figure, tables)
+        path = folder / "figure.png"
+        figure.savefig(path, dpi=150)
+        print(path)
 
 
 if __name__ == "__main__":

@@ -131,10 +131,29 @@ def test_collect_makes_one_tidy_table(tmp_path):
 
 
 def test_a_setting_that_differs_becomes_a_column(tmp_path):
-    for key, depth in (("a", 3), ("b", 50)):
-        entry = record(key, 0, 2.0, {"classifier": {"estimator": {"max_depth": depth}}})
+    for key, depth, shifted in (("a", 3, []), ("b", 50, ["age", "city"])):
+        classifier = {"estimator": {"max_depth": depth}}
+        entry = record(key, 0, 2.0, {"classifier": classifier, "shift": {"features": shifted}})
+        entry["tables"]["marginals"] = [{"feature": "age", "level": "0", "source": 0.5}]
         (tmp_path / f"{key}.json").write_text(json.dumps(entry))
-    assert list(collect(tmp_path)["results"]["classifier.estimator.max_depth"]) == [3, 50]
+    tables = collect(tmp_path)
+    assert list(tables["results"]["classifier.estimator.max_depth"]) == [3, 50]
+    assert list(tables["results"]["shift.features"]) == ["", "age, city"]
+    assert len(tables["marginals"]) == 2
+
+
+def test_a_report_that_fails_fails_the_sweep(tmp_path):
+    wrong = "report.figure={_target_: experiments.figures.bars, across: nowhere}"
+    done = subprocess.run(
+        command(tmp_path, "seed=0", wrong),
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no report of the runs" in done.stderr
 
 
 def test_nothing_to_collect_is_said(tmp_path):

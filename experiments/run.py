@@ -61,13 +61,15 @@ def _run(config: DictConfig) -> None:
         seconds = perf_counter() - start
         for method in missing:
             records.write(runs, names[method], parts[method], _of(tables, method), seconds)
+    hydra_config = HydraConfig.get()
+    sweep = hydra_config.mode == RunMode.MULTIRUN
     LOG.info(
-        "seed %s: measured %s; finished before: %s",
-        config.seed,
+        "%s measured %s; finished before: %s",
+        f"#{hydra_config.job.num}" if sweep else "",
         f"{', '.join(missing)} in {seconds:.1f} s" if missing else "nothing",
         ", ".join(method for method in names if method not in missing) or "nothing",
     )
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
+    if sweep:
         records.note(Path(config.out) / config.name, names.values())
     else:
         tables = collect.collect(runs, names.values())

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import get_class, get_method, instantiate
@@ -118,6 +119,24 @@ def test_any_module_is_a_classifier():
     config = composed("classifier=network", "classifier.module._target_=torch.nn.Linear")
     assert instantiate(config.classifier).module(3, 2).weight.shape == (2, 3)
     assert get_class("torch.nn.Linear")
+
+
+def test_ones_own_table_is_a_file_of_five_lines(tmp_path):
+    """In a folder of one's own, given by --config-dir or hydra.searchpath."""
+    pd.DataFrame({"city": ["a", "b"] * 50, "churn": [0, 0, 1, 1] * 25}).to_csv(tmp_path / "m.csv")
+    (tmp_path / "data").mkdir()
+    lines = [
+        "_target_: experiments.tables.CsvTable",
+        "name: MINE",
+        "path: m.csv",
+        "label: churn",
+        f"folder: {tmp_path}",
+    ]
+    (tmp_path / "data" / "mine.yaml").write_text("\n".join(lines))
+    own = ("data=mine", "shift=tilted", "shift.features=[city]")
+    config = composed(f"hydra.searchpath=[file://{tmp_path}]", *own)
+    assert len(instantiate(config.data).load()) == 100
+    assert config.shift.features == ["city"]
 
 
 def test_files_name_no_machine():

@@ -35,6 +35,9 @@ FREE_ROWS = 0.3
 LEAST_WEIGHT = 0.05
 """Scale of lambda in cells whose weight is near zero."""
 
+ROUNDING = 1e-14
+"""Of a cell's system, relative to its largest entry."""
+
 
 @dataclass(frozen=True)
 class RowValues:
@@ -166,7 +169,9 @@ def efficient_values(
     normal = scaled.mT @ scaled
     eye = torch.eye(n_labels, dtype=normal.dtype, device=normal.device)
     pseudo = 1e-9 if is_population(source, target) else 1.0
-    ridge = torch.diag_embed((few_rows * pseudo) ** 2 / unit)
+    # A population holds nothing back, yet its labels may be impossible to tell apart.
+    rounding = ROUNDING * normal.diagonal(dim1=-2, dim2=-1).amax(dim=-1, keepdim=True)
+    ridge = torch.diag_embed((few_rows * pseudo) ** 2 / unit + rounding)
     moved = scaled.mT @ (rest / unit.sqrt())[..., None]
     solved = torch.linalg.solve_ex(normal + ridge, moved, check_errors=False).result.squeeze(-1)
     multiplier = centre + step * solved

@@ -1,17 +1,23 @@
 """`python -m tests.mutation [count] [seed]`: are the tests able to fail?
 
 Small faults are put into the solvers, the statistics and the gap, one at a time and in a copy of
-the package; the unit tests of the module must notice. Prints the share that they noticed and the
-faults that survived. A survivor is a missing test, or a change that changes nothing.
+the package; the module's own tests must notice, or else those of its room and of the rooms that use
+it. Prints the share that they noticed and the faults that survived. A survivor is a missing test,
+or a change that changes nothing.
+
+Every fault is tried in a fork of a process that has imported the other libraries already: most of
+the time would go into that otherwise. A fault may make the tests slow for ever, so that each fork
+may take three times the processor's time of the sound package, and is stopped there.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import random
+import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,9 +25,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT = 120
-"""Seconds; a fault that makes the tests hang is noticed as well."""
+HEAVY = ("torch", "torchmetrics", "pandas", "scipy.optimize", "cvxpy", "hypothesis", "sklearn")
+USERS = {
+    "solvers": ("tests/matching/test_sees_em.py", "tests/matching/test_sees_c.py"),
+    "statistics": ("tests/matching/test_sees_d.py", "tests/matching/test_sees_c.py"),
+    "sees_torch": ("tests/test_estimation.py", "tests/test_uncertainty.py"),
+}
+"""Tests of the rooms that use a room."""
+STRANGER = 99
+"""Exit code of a fork that imported another package than the copy."""
 SWAPS: dict[type, type] = {
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
@@ -40,13 +55,14 @@ class Fault:
     words: str
 
 
-def tests_of(module: Path) -> list[str]:
-    """The unit tests of a module: its namesake, else the folder's."""
-    folder = ROOT / "tests" / module.parent.name
-    if not folder.is_dir():
-        return [f"tests/test_{module.stem}.py"]
-    own = folder / f"test_{module.stem}.py"
-    return [str(own.relative_to(ROOT))] if own.exists() else [str(folder.relative_to(ROOT))]
+def stages(module: Path) -> list[tuple[str, ...]]:
+    """Tests to run until one fails: the module's namesake, its room, the rooms that use it."""
+    room = module.parent.name
+    own = ROOT / "tests" / (room if room != "sees_torch" else "") / f"test_{module.stem}.py"
+    every = [(str(own.relative_to(ROOT)),)] if own.exists() else []
+    if room != "sees_torch":
+        every.append((f"tests/{room}", f"--ignore={every[0][0]}") if every else (f"tests/{room}",))
+    return [*every, USERS[room]]
 
 
 def modules() -> list[Path]:
@@ -99,42 +115,82 @@ def faulty(fault: Fault) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def noticed(fault: Fault, copy: Path) -> bool:
+def outcome(tests: tuple[str, ...], copy: Path, seconds: int) -> tuple[int, float]:
+    """Exit code of the tests in a fork, negative if it was stopped, and its processor time."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os._exit(_tried(tests, copy, seconds))
+    _, status, usage = os.wait4(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code == STRANGER:
+        raise SystemExit("the tests would not import the copy: run from the project's folder")
+    return code, usage.ru_utime + usage.ru_stime
+
+
+def _tried(tests: tuple[str, ...], copy: Path, seconds: int) -> int:
+    """What the fork does."""
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    # A source that is changed twice in a second would be taken for its cached bytecode.
+    sys.dont_write_bytecode = True
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    os.chdir(copy)
+    sys.path[:] = [str(copy), *(p for p in sys.path if Path(p or ".").resolve() != ROOT)]
+    for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "sees_torch")]:
+        del sys.modules[name]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore"]
+    code = int(pytest.main([*options, *tests]))
+    found = sys.modules.get("sees_torch")
+    if found is not None and not Path(str(found.__file__)).is_relative_to(copy.resolve()):
+        return STRANGER
+    return code
+
+
+def noticed(fault: Fault, copy: Path, limits: dict[tuple[str, ...], int]) -> bool:
     """The tests fail, or do not end, with the fault in the copy."""
     place = copy / fault.module.relative_to(ROOT)
     sound = place.read_text()
     place.write_text(faulty(fault))
-    # The project's root must not come first on the path: the copy holds package and tests.
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore"]
-    command = [sys.executable, "-m", "pytest", *options, *tests_of(fault.module)]
     try:
-        single = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy)}
-        done = subprocess.run(command, cwd=copy, env=single, capture_output=True, timeout=TIMEOUT)
-        return done.returncode != 0
-    except subprocess.TimeoutExpired:
-        return True
+        return any(outcome(tests, copy, limits[tests])[0] for tests in stages(fault.module))
     finally:
         place.write_text(sound)
+
+
+def allowed(sample: list[Fault], copy: Path) -> dict[tuple[str, ...], int]:
+    """Seconds for every stage: three times what it takes without a fault, and ten more."""
+    limits: dict[tuple[str, ...], int] = {}
+    for tests in dict.fromkeys(tests for fault in sample for tests in stages(fault.module)):
+        code, took = outcome(tests, copy, 3600)
+        if code:
+            raise SystemExit(f"{' '.join(tests)} fails without a fault")
+        limits[tests] = int(3 * took + 10)
+        print(f"{' '.join(tests)}: {took:.0f} s", flush=True)
+    return limits
 
 
 def main(count: int = 25, seed: int = 0) -> None:
     every = [fault for module in modules() for fault in faults(module)]
     sample = random.Random(seed).sample(every, min(count, len(every)))
-    survivors = []
+    survivors = 0
+    for name in HEAVY:
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
+        copy = Path(folder).resolve()
         for part in ("sees_torch", "tests"):
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
+        limits = allowed(sample, copy)
         for fault in sample:
             began = time.monotonic()
-            seen = noticed(fault, copy)
+            seen = noticed(fault, copy, limits)
+            survivors += not seen
             place = f"{fault.module.relative_to(ROOT)}:{fault.line} {fault.words}"
             took = time.monotonic() - began
             print("noticed " if seen else "SURVIVED", place, f"({took:.0f} s)", flush=True)
-            if not seen:
-                survivors.append(place)
-    print(f"{len(sample) - len(survivors)} of {len(sample)} faults noticed ({len(every)} possible)")
+    print(f"{len(sample) - survivors} of {len(sample)} faults noticed ({len(every)} possible)")
 
 
 if __name__ == "__main__":

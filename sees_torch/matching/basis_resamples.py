@@ -109,7 +109,10 @@ class Stack:
         """
         moment = self.on_source.moments(_shares(here, self.value))
         kept = ((moment > 0).all(dim=0) & self.open).nonzero().squeeze(1)
-        rows, mass = replace(self.on_target, kept=kept), _shares(there, self.value)
+        rows = replace(self.on_target, kept=kept)
+        # A level whose source rows are all in one fold cannot be explained without that fold.
+        explained = rows.fit(torch.ones_like(moment[:1, kept])) > 0
+        mass = _shares(there * explained, self.value)
         value = moment.new_zeros(len(etas), *moment.shape)
         together = max(1, AT_ONCE // there.numel())
         for first in range(0, len(etas), together):
@@ -155,4 +158,4 @@ class Stack:
 
 def _shares(count: Tensor, like: Tensor) -> Tensor:
     """(B, n) multiplicities as masses that sum to one."""
-    return (count / count.sum(dim=1, keepdim=True)).to(like.dtype)
+    return (count / count.sum(dim=1, keepdim=True).clamp_min(1e-37)).to(like.dtype)

@@ -205,8 +205,11 @@ def group_likelihood(
     residual = whole.certificate(best, at.push)
     live = torch.arange(members, device=eta.device)
     steps, cheap = 0, mixture.cost <= CHEAP
-    while steps < max_steps and not bool((residual <= tolerance).all()):
+    while steps < max_steps:
+        # A member that is not finite is not above the tolerance either: it cannot recover.
         going = residual[live] > tolerance
+        if not bool(going.any()):
+            break
         if not bool(going.all()):
             live, problem, at = live[going], problem.of(going), at.of(going)
         curve = problem.curve(at.fit)

@@ -48,6 +48,9 @@ class Recipe:
         n, m = self.rows
         k = self.classes
         labels = rng.integers(0, self.shown, n)
+        # Every class that fits is shown: chance would leave small samples with a single one.
+        fits = min(n, self.shown)
+        labels[rng.permutation(n)[:fits]] = np.arange(fits)
         hidden = rng.integers(0, k, m)
         frames = _frames(self, rng, labels, hidden)
         return Case(
@@ -164,11 +167,13 @@ def _weight(kind: str | None, rows: int, rng: np.random.Generator) -> np.ndarray
     return rng.random(rows) * 10.0 ** rng.integers(-6, 6)
 
 
+MISSING = st.sampled_from([0.0, 0.0, 0.1, 0.9, 1.0])
 COLUMN = st.tuples(
     st.sampled_from((*KINDS, "copy")),
-    st.one_of(st.integers(1, 4), st.sampled_from([12, 60, 500])),
-    st.sampled_from([0.0, 0.0, 0.1, 0.9, 1.0]),
+    st.one_of(st.integers(1, 4), st.sampled_from([12, 60, 500, 10_000])),
+    MISSING,
 )
+WIDE = st.tuples(st.sampled_from(("int", "float", "text", "category")), st.just(10_000), MISSING)
 
 
 @st.composite
@@ -183,17 +188,36 @@ def recipes(draw: Any, most: int = 250, many_classes: bool = True, plain: bool =
     """
     few = st.integers(2, 10 if not plain else 4)
     classes = draw(st.one_of(few, few, few, st.sampled_from([20, 50])) if many_classes else few)
-    sizes = st.integers(40, most) if plain else st.one_of(st.integers(1, 12), st.integers(1, most))
+    usual = st.integers(40, most)
+    few_rows = st.sampled_from([12, 7, 4, 3, 2, 2, 1])
+    sizes = usual if plain else st.one_of(usual, usual, usual, few_rows)
     forms = st.sampled_from(PROBABILITIES[:2] if plain else PROBABILITIES)
     weights = st.sampled_from((None, "whole") if plain else WEIGHTS)
     return Recipe(
         rows=(draw(sizes), draw(sizes)),
         classes=classes,
-        shown=classes if plain else draw(st.integers(min(2, classes), classes)),
+        shown=classes if plain else draw(st.one_of(st.integers(2, classes), st.just(classes))),
         columns=tuple(draw(st.lists(COLUMN, min_size=1, max_size=5))),
         proba=(draw(forms), draw(forms)),
         label=draw(st.sampled_from(LABELS)),
         weights=(draw(weights), draw(weights)),
         strange=draw(st.sampled_from([0.0, 0.0, 0.2, 1.0])) if not plain else 0.0,
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
+@st.composite
+def large_recipes(draw: Any) -> Recipe:
+    """Recipes with thousands of rows, and a column whose 10,000 levels are mostly shown."""
+    rows = st.integers(10_000, 30_000)
+    return Recipe(
+        rows=(draw(rows), draw(rows)),
+        classes=draw(st.integers(2, 4)),
+        shown=2,
+        columns=(draw(WIDE), *draw(st.lists(COLUMN, min_size=1, max_size=2))),
+        proba=(draw(st.sampled_from(PROBABILITIES)), draw(st.sampled_from(PROBABILITIES))),
+        label=draw(st.sampled_from(LABELS)),
+        weights=(None, None),
+        strange=draw(st.sampled_from([0.0, 0.2])),
         seed=draw(st.integers(0, 2**16)),
     )

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import Recipe
 
 from sees_torch import IdentificationError, SeesError, SupportError, estimate_shift
 from sees_torch.uncertainty import Replicates
@@ -72,3 +73,29 @@ def test_an_interval_needs_half_of_the_resamples(lost, known):
     assert (found.error(0) is not None) == known
     if known:
         assert found.error(0) == pytest.approx(float(gaps[lost:].std()))
+
+
+TWELVE = (("int", 12, 0.0),)
+
+
+@pytest.mark.filterwarnings("ignore::sees_torch.SeesWarning")
+def test_a_level_whose_source_rows_are_all_in_one_fold():
+    """Without that fold nothing could explain its target rows: a division by zero."""
+    recipe = Recipe(
+        (55, 12), 2, 2, TWELVE, ("soft", "soft"), "int", (None, "whole"), strange=0.0, seed=653
+    )
+    report = estimate_shift(**recipe.make().inputs(), confidence=None)
+    assert math.isfinite(report.gap)
+    assert {"covariates only", "labels and many features"} <= set(report.hypotheses()["hypothesis"])
+
+
+@pytest.mark.filterwarnings("ignore::sees_torch.SeesWarning")
+def test_labels_of_a_population_that_cannot_be_told_apart_leave_finite_gaps():
+    """Fractional multiplicities describe a population; its singular cells gave NaN beside it."""
+    recipe = Recipe(
+        (57, 40), 2, 2, TWELVE, ("sharp", "soft"), "int", (None, "fractions"), strange=0.0, seed=653
+    )
+    report = estimate_shift(**recipe.make().inputs(), confidence=None)
+    table = report.hypotheses()
+    assert "labels and features" in set(table["hypothesis"])
+    assert np.isfinite(table["gap"]).all()

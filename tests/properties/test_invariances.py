@@ -14,6 +14,7 @@ from sees_torch import (
     BBSE,
     CBPE,
     DLU,
+    KLIEP,
     MLLS,
     NoShift,
     SEESc,
@@ -27,7 +28,7 @@ from sees_torch import (
 )
 
 TABLES = (SEESd(), SEESem(features=("c0",), shrinkage=10.0), BBSE(), CBPE(), NoShift())
-LIKELIHOODS = (SEESc(), MLLS(), DLU())
+LIKELIHOODS = (SEESc(), MLLS(), DLU(), KLIEP(centres=10, widths=(1.0,)))
 """Solved to 1e-9 of an objective, which is flat near its minimum."""
 METHODS = st.sampled_from(TABLES + LIKELIHOODS)
 short = settings(max_examples=10, derandomize=True, deadline=None, database=None)
@@ -98,6 +99,31 @@ def class_order(recipe, method):
     assert_same(case, other, method)
 
 
+def class_names(recipe, method):
+    """Other names, which sort the other way round."""
+    case = recipe.make()
+    names = {name: f"named {99 - place}" for place, name in enumerate(case.classes)}
+    other = replace(
+        case,
+        classes=list(names.values()),
+        labels=np.array([names[label] for label in case.labels], dtype=object),
+    )
+    assert_same(case, other, method)
+
+
+def level_names(recipe, method):
+    """Text levels under other names, which sort the other way round."""
+    case = recipe.make()
+    texts = [f"c{place}" for place, (kind, _, _) in enumerate(recipe.columns) if kind == "text"]
+
+    def renamed(frame):
+        back = lambda text: f"level {10**6 - int(text.split()[1])}"  # noqa: E731
+        return frame.assign(**{name: frame[name].map(back, na_action="ignore") for name in texts})
+
+    other = replace(case, source=renamed(case.source), target=renamed(case.target))
+    assert_same(case, other, method)
+
+
 def multiplicities(recipe, method):
     case = replace(recipe, weights=("whole", "whole")).make()
     here, there = (
@@ -141,7 +167,16 @@ def single_precision(recipe, method):
     assert_same(case, other, method, slack=1e-4)
 
 
-CHANGES = (row_order, column_order, class_order, multiplicities, batches, single_precision)
+CHANGES = (
+    row_order,
+    column_order,
+    class_order,
+    class_names,
+    level_names,
+    multiplicities,
+    batches,
+    single_precision,
+)
 
 
 @pytest.mark.parametrize("change", CHANGES)

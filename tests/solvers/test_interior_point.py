@@ -187,3 +187,15 @@ def test_running_out_of_steps_is_a_status():
     found = solve(z, mass, c, group, [1e-3], max_steps=3)
     assert found.status() is Status.MAX_STEPS
     assert not bool(found.converged.any())
+
+
+def test_a_member_that_is_not_finite_leaves_the_others_alone():
+    """Row 1 cannot be explained; the member with mass on it says so, the other is solved."""
+    z = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 1.0]], dtype=torch.float64)
+    mass = torch.tensor([[0.5, 0.0, 0.5], [0.4, 0.2, 0.4]], dtype=torch.float64)
+    simplex = GroupSimplex(torch.ones(1, 2, dtype=torch.float64), torch.tensor([-1, -1]), 0)
+    found = group_likelihood(z, mass, simplex, torch.zeros(2, 1, dtype=torch.float64))
+    assert found.converged.tolist() == [True, False]
+    assert found.status() is Status.NOT_FINITE
+    # (1 + b) (3 - 2b) is largest at b = 1/4.
+    assert found.value[0].tolist() == pytest.approx([0.75, 0.25], abs=1e-6)

@@ -26,6 +26,7 @@ from sees_torch.matching.sees_em import (
     SEESem,
     held_out_ratios,
     held_out_shares,
+    label_weights,
 )
 from sees_torch.matching.selection import Evidence, Folds, induced_ratio, misfit, thinned
 from sees_torch.statistics.counted import shared_features
@@ -146,6 +147,7 @@ class _Search:
                 "source and target have no level in common in any feature. Check that the columns "
                 "are coded alike."
             )
+        labels = label_weights(batch).weight[:, :, 0]
 
         def add(subsets: Iterable[tuple[int, ...]]) -> None:
             listed = list(subsets)
@@ -154,7 +156,7 @@ class _Search:
                 if listed[0] and sparsity is None:
                     shares = held_out_shares(batch, self.folds, chosen, self.memory)
                     self._add([self._shares(members) for members in listed], shares)
-                found = held_out_ratios(batch, self.folds, chosen, SHRINKAGE, self.memory)
+                found = held_out_ratios(batch, labels, self.folds, chosen, SHRINKAGE, self.memory)
                 self._add([self._table(members) for members in listed], found)
 
         if max(len(self.source), len(self.target)) > 2 * SCREENED:

@@ -22,7 +22,13 @@ from sees_torch.data.samples import is_population
 from sees_torch.efficient import FEW_ROWS
 from sees_torch.matching.coarse import bins_of, coarse
 from sees_torch.solvers.implicit import offset_solution, share_solution, wants_graph
-from sees_torch.solvers.mixture import cell_mixtures, cell_sums, class_offsets, label_sums
+from sees_torch.solvers.mixture import (
+    cell_mixtures,
+    cell_sums,
+    class_offsets,
+    label_sums,
+    on_entries,
+)
 from sees_torch.statistics.counted import compact_levels
 from sees_torch.statistics.subsets import Subsets
 
@@ -86,7 +92,7 @@ class Batch:
     @property
     def tolerance(self) -> float:
         """Of the solvers, in rows; a whole population weighs as much as one row."""
-        return 1e-8 if self.pseudo == 1 else 1e-14
+        return 1e-6 if self.pseudo == 1 else 1e-14
 
     @property
     def n_labels(self) -> int:
@@ -171,16 +177,16 @@ class CellWeights:
         cell = self.subsets.cell_of_rows(batch.codes).T.reshape(-1)
         shape = len(self.weight), n_subsets, rows
         if self.blind:
-            return self.weight[:, 0].index_select(1, cell).reshape(shape)
+            return on_entries(self.weight[:, 0], cell).reshape(shape)
         if batch.n_labels == 2:
             log_odds = (batch.logits[1] - batch.logits[0]).repeat(n_subsets)
-            shift = (self.offset[:, 1] - self.offset[:, 0]).index_select(1, cell)
-            rise = (self.weight[:, 1] - self.weight[:, 0]).index_select(1, cell)
-            base = self.weight[:, 0].index_select(1, cell)
+            shift = on_entries(self.offset[:, 1] - self.offset[:, 0], cell)
+            rise = on_entries(self.weight[:, 1] - self.weight[:, 0], cell)
+            base = on_entries(self.weight[:, 0], cell)
             ratio = shift.add_(log_odds).sigmoid_().mul_(rise).add_(base).reshape(shape)
         else:
             posterior = _shifted(batch.logits, self.offset, cell, n_subsets)
-            ratio = (posterior * self.weight[:, :, cell]).sum(dim=1).reshape(shape)
+            ratio = (posterior * on_entries(self.weight, cell)).sum(dim=1).reshape(shape)
         if not bool((batch.known >= 0).any()):
             return ratio
         at = cell.reshape(n_subsets, rows)[:, n:]
@@ -232,11 +238,10 @@ def fit_cells(
     centre = share * fallback[..., None]
     centre = centre / centre.sum(dim=1, keepdim=True).clamp_min(1e-37)
     target_posterior = _shifted(batch.logits[:, n:], offset, on_target, n_subsets)
-    score = torch.where(
-        share[:, :, on_target] > 0, target_posterior / share[:, :, on_target].clamp_min(1e-37), 0.0
-    )
+    base = on_entries(share, on_target)
+    score = torch.where(base > 0, target_posterior / base.clamp_min(1e-37), 0.0)
     known = batch.known.repeat(n_subsets)
-    seen = visited[:, on_target]
+    seen = on_entries(visited, on_target)
     labelled = label_sums(
         torch.where(seen, target_count, 0.0), known, on_target, n_cells, batch.n_labels
     )
@@ -306,4 +311,4 @@ def chunks(batch: Batch, subsets: Subsets, memory: int) -> Iterator[tuple[slice,
 
 def _shifted(logits: Tensor, offset: Tensor, cell: Tensor, n_subsets: int) -> Tensor:
     """(B, L, S n) p(y|x), calibrated inside the cells of every subset."""
-    return (logits.repeat(1, n_subsets) + offset[:, :, cell]).softmax(dim=1)
+    return (logits.repeat(1, n_subsets) + on_entries(offset, cell)).softmax(dim=1)

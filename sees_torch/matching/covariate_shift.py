@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -35,8 +36,9 @@ class KLIEP(Parameters):
     """Kullback-Leibler importance estimation: w(x) a mixture of Gaussian kernels at target rows.
 
     Maximises E_t[log w(x)] with E_s[w(x)] = 1. The kernel width is the one with the largest
-    held-out target likelihood among multiples of the median distance between kernel centres; they
-    are tried from narrow to wide until two in a row were worse than the one before.
+    held-out target likelihood among multiples of the median distance between kernel centres: too
+    narrow ones and too wide ones lose more the further they are off, so that the search climbs
+    from the middle one.
 
     Args:
         centres: at most so many target rows serve as kernel centres.
@@ -89,7 +91,7 @@ class KLIEP(Parameters):
     def _width(
         self, basis: FeatureBasis, centres: Tensor, here: _Distinct, there: _Distinct
     ) -> Tensor:
-        """The candidate with the largest held-out likelihood."""
+        """The candidate with the largest held-out likelihood, by climbing."""
         between = squared_distances(centres, centres).sqrt()
         apart = between[between > 1e-6]
         unit = apart.median() if len(apart) else centres.new_ones(())
@@ -110,16 +112,19 @@ class KLIEP(Parameters):
         kept = ((1 - there.share) * there.mass[:, None]).T
         kept = kept / kept.sum(dim=1, keepdim=True)
         held_out = (there.share * there.mass[:, None]).T
-        scores: list[float] = []
-        for width in widths:
-            kernel = gaussian(to_target, width)
-            weight = here.mass @ gaussian(to_source, width)
+
+        @cache
+        def score(place: int) -> float:
+            kernel = gaussian(to_target, widths[place])
+            weight = here.mass @ gaussian(to_source, widths[place])
             fitted = self._solve(kernel, weight, kept, tolerance=1e-4).value
-            scores.append(float((held_out * (fitted @ kernel.T).clamp_min(1e-30).log()).sum()))
-            # From narrow to wide it rises, then falls.
-            if len(scores) > 2 and scores[-3] >= scores[-2] >= scores[-1]:
-                break
-        return widths[scores.index(max(scores))]
+            return float((held_out * (fitted @ kernel.T).clamp_min(1e-30).log()).sum())
+
+        best = (len(widths) - 1) // 2
+        for step in (-1, 1):
+            while 0 <= best + step < len(widths) and score(best + step) > score(best):
+                best += step
+        return widths[best]
 
     def _solve(self, kernel: Tensor, weight: Tensor, mass: Tensor, tolerance: float) -> Solution:
         """(B, centres) coefficients for a batch of row masses that differ little."""

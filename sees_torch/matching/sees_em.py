@@ -161,18 +161,18 @@ def label_weights(batch: Batch) -> CellWeights:
 
 
 def held_out_ratios(
-    batch: Batch, folds: Folds, subsets: Subsets, shrinkage: float, memory: int
+    batch: Batch, labels: Tensor, folds: Folds, subsets: Subsets, shrinkage: float, memory: int
 ) -> tuple[Tensor, Tensor]:
     """(S, n) ratios of every subset, and (S, m) their logarithms, on rows it was fitted without.
 
     Args:
         batch: the samples without each fold in turn.
+        labels: (F, L) label-shift weights of these.
         folds: the folds.
         subsets: of features.
         shrinkage: pseudo-rows of the prior.
         memory: bytes.
     """
-    labels = label_weights(batch).weight[:, :, 0]
 
     def fit(part: Batch, chosen: Subsets, first: int) -> CellWeights:
         centre = labels[first : first + len(part)]

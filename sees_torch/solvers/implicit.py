@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sees_torch.solvers.design import Mixture
-from sees_torch.solvers.mixture import cell_sums, label_sums, pair_sums
+from sees_torch.solvers.mixture import cell_sums, label_sums, on_entries, pair_sums
 
 RANK = 1e-10
 """Eigenvalues below this share of the largest count as zero: there a step is the shortest one."""
@@ -123,7 +123,7 @@ def offset_solution(
         rows = label_sums(mass, labels, cell, cells, len(logits))
         present = rows > 0
         weight = ridge[:, None, None]
-        share = (logits + value[:, :, cell]).softmax(dim=1)
+        share = (logits + on_entries(value, cell)).softmax(dim=1)
         sums = cell_sums(share * mass[:, None], cell, cells)
         curve = torch.diag_embed(sums.movedim(1, -1))
         curve = curve - pair_sums(share * mass[:, None], share, cell, cells)
@@ -131,7 +131,9 @@ def offset_solution(
         curve = torch.where(live[..., :, None] & live[..., None, :], curve, 0.0)
         eye = torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
         curve = curve + (weight[..., None] + 1e-12) * eye
-    slope = cell_sums((logits + value[:, :, cell]).softmax(dim=1) * mass[:, None], cell, cells)
+    slope = cell_sums(
+        (logits + on_entries(value, cell)).softmax(dim=1) * mass[:, None], cell, cells
+    )
     slope = torch.where(present, slope - rows, 0.0)
     step = -torch.linalg.solve_ex(curve, slope.movedim(1, -1)[..., None]).result.squeeze(-1)
     return moved(value, step.movedim(-1, 1))
@@ -147,12 +149,12 @@ def share_solution(
     cells = prior.shape[-1]
     with torch.no_grad():
         live = prior > 0
-        fit = (score * value[:, :, cell]).sum(dim=1).clamp_min(1e-37)
+        fit = (score * on_entries(value, cell)).sum(dim=1).clamp_min(1e-37)
         curve = pair_sums(score * (mass / fit)[:, None], score / fit[:, None], cell, cells)
         scale = torch.where(live, value, 0.0).movedim(1, -1)
         curve = curve * scale[..., :, None] * scale[..., None, :]
         curve = curve + torch.diag_embed(torch.where(live, prior, 1.0).movedim(1, -1))
-    fit = (score * value[:, :, cell]).sum(dim=1).clamp_min(1e-37)
+    fit = (score * on_entries(value, cell)).sum(dim=1).clamp_min(1e-37)
     pull = cell_sums(score * (mass / fit)[:, None], cell, cells)
     total = cell_sums(mass, cell, cells)[:, None] + prior.sum(dim=1, keepdim=True)
     slope = torch.where(live, value * (total - pull) - prior, 0.0)

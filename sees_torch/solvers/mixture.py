@@ -14,7 +14,7 @@ from sees_torch.solvers.solution import Solution, attainable
 
 LIFT = 1e-4
 """Where a share near zero that should grow is put."""
-CHECK_EVERY = 4
+CHECK_EVERY = 2
 """Steps between looks at the residual: each look waits for the device."""
 
 
@@ -58,14 +58,11 @@ def class_offsets(
     weight = ridge[:, None, None]
     eye = torch.eye(n_labels, dtype=logits.dtype, device=logits.device)
     for step in range(1, max_steps + 1):
-        p = (logits + delta[:, :, cell]).softmax(dim=1) * mass[:, None]
-        slope = cell_sums(p, cell, cells) - rows
-        slope = torch.where(present, slope + weight * delta, 0.0)
-        share = p / mass[:, None].clamp_min(1e-37)
-        curve = torch.diag_embed(cell_sums(p, cell, cells).movedim(1, -1))
-        curve = curve - pair_sums(p, share, cell, cells)
-        live = present.movedim(1, -1)
-        curve = torch.where(live[..., :, None] & live[..., None, :], curve, 0.0)
+        share = (logits + on_entries(delta, cell)).softmax(dim=1)
+        p = share * mass[:, None]
+        sums = cell_sums(p, cell, cells)
+        slope = torch.where(present, sums - rows + weight * delta, 0.0)
+        curve = torch.diag_embed(sums.movedim(1, -1)) - pair_sums(p, share, cell, cells)
         curve = curve + (weight[..., None] + 1e-12) * eye
         move = _solve(curve, slope.movedim(1, -1)).movedim(-1, 1)
         residual = (move * slope).sum(dim=1)
@@ -89,8 +86,9 @@ def cell_mixtures(
 
     q_a lies on the simplex; prior are Dirichlet pseudo-rows, 0 for a class that cannot occur. The
     simplex needs no constraint: adding (rows + prior) times the sum of q makes its minimiser sum
-    to one. Newton steps are cut before any share reaches zero; a step that does not improve a cell
-    is replaced there by one of the EM algorithm, which always does, so the likelihood never falls.
+    to one. Newton steps are cut before any share reaches zero; where a step does not improve a
+    cell, one of the EM algorithm, which always does, is taken there instead, so the likelihood
+    never falls, and the next Newton steps are shorter.
 
     Args:
         score: (B, L, N) p(y|x) / pi_a(y) >= 0.
@@ -111,7 +109,7 @@ def cell_mixtures(
     share = torch.where(live, prior / weight.clamp_min(1e-37), 0.0)
 
     def fitted(share: Tensor) -> Tensor:
-        return (score * share[:, :, cell]).sum(dim=1).clamp_min(1e-37)
+        return (score * on_entries(share, cell)).sum(dim=1).clamp_min(1e-37)
 
     def loss(share: Tensor, fit: Tensor) -> Tensor:
         logs = torch.where(live, prior * share.clamp_min(1e-37).log(), 0.0)
@@ -119,12 +117,14 @@ def cell_mixtures(
 
     fit = fitted(share)
     now = loss(share, fit)
+    reach, failed = torch.ones_like(now), torch.zeros_like(now, dtype=torch.bool)
     for step in range(1, max_steps + 1):
-        weighted = score * (mass / fit)[:, None]
+        relative = score / fit[:, None]
+        weighted = relative * mass[:, None]
         pull = cell_sums(weighted, cell, cells)
         # In relative steps z, q -> q (1 - z), gradient and curvature carry factors of q.
         slope = torch.where(live, share * (total - pull) - prior, 0.0)
-        curve = pair_sums(weighted, score / fit[:, None], cell, cells)
+        curve = pair_sums(weighted, relative, cell, cells)
         scale = torch.where(live, share, 0.0).movedim(1, -1)
         curve = curve * scale[..., :, None] * scale[..., None, :]
         curve = curve + torch.diag_embed(torch.where(live, prior, 1.0).movedim(1, -1))
@@ -132,17 +132,22 @@ def cell_mixtures(
         residual = (move * slope).sum(dim=1)
         # A share that its own gradient would raise is not lowered for the sake of others.
         move = torch.where((move > 0) & (slope < 0), 0.0, move)
-        room = 0.95 / move.amax(dim=1, keepdim=True).clamp_min(1e-37)
-        trial = share * (1 - room.clamp_max(1.0) * move)
-        better = loss(trial, fitted(trial)) <= now + 1e-12 * now.abs()
+        room = (0.95 / move.amax(dim=1).clamp_min(1e-37)).clamp_max(reach)
         expected = torch.where(live, (share * pull + prior) / total.clamp_min(1e-37), 0.0)
-        share = torch.where(better[:, None], trial, expected)
+        trial = torch.where(failed[:, None], expected, share * (1 - room[:, None] * move))
         # In relative steps a share near zero hardly moves, even if the likelihood wants it to grow.
-        stranded = live & (share < LIFT) & (pull > total * (1 + 1e-6))
-        share = torch.where(stranded, LIFT, share)
-        residual = torch.where(stranded.any(dim=1), torch.inf, residual)
-        fit = fitted(share)
-        now = loss(share, fit)
+        stranded = live & (trial < LIFT) & (pull > total * (1 + 1e-6))
+        trial = torch.where(stranded, LIFT, trial)
+        lifted = stranded.any(dim=1)
+        residual = torch.where(lifted, torch.inf, residual)
+        trial_fit = fitted(trial)
+        trial_loss = loss(trial, trial_fit)
+        moved = failed | lifted | (trial_loss <= now + 1e-12 * now.abs())
+        share = torch.where(moved[:, None], trial, share)
+        fit = torch.where(on_entries(moved, cell), trial_fit, fit)
+        now = torch.where(moved, trial_loss, now)
+        reach = torch.where(moved, (2 * reach).clamp_max(1.0), reach / 4)
+        failed = ~moved
         if step % CHECK_EVERY == 0 and bool((residual <= tolerance).all()):
             break
     share = share / share.sum(dim=1, keepdim=True).clamp_min(1e-37)
@@ -152,6 +157,11 @@ def cell_mixtures(
 def cell_sums(entries: Tensor, cell: Tensor, cells: int) -> Tensor:
     """Sums of (..., N) entries over the entries of each cell, (..., A)."""
     return entries.new_zeros(*entries.shape[:-1], cells).index_add(-1, cell, entries)
+
+
+def on_entries(values: Tensor, cell: Tensor) -> Tensor:
+    """(..., N) the value of every entry's cell, from (..., A); `gather` is here the fastest way."""
+    return values.gather(-1, cell.expand(*values.shape[:-1], -1))
 
 
 def label_sums(mass: Tensor, labels: Tensor, cell: Tensor, cells: int, n_labels: int) -> Tensor:
@@ -166,9 +176,9 @@ def pair_sums(left: Tensor, right: Tensor, cell: Tensor, cells: int) -> Tensor:
     members, n_labels = left.shape[:2]
     result = left.new_zeros(members, cells, n_labels, n_labels)
     for y in range(n_labels):
-        for z in range(y + 1):
-            result[..., y, z] = cell_sums(left[:, y] * right[:, z], cell, cells)
-            result[..., z, y] = result[..., y, z]
+        upto = cell_sums(left[:, y, None] * right[:, : y + 1], cell, cells).movedim(1, -1)
+        result[..., y, : y + 1] = upto
+        result[..., : y + 1, y] = upto
     return result
 
 

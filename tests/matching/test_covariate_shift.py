@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from worlds import drawn_world, mixed_frame, penalised_loss, penalised_optimum, row_weights
+from worlds import (
+    drawn_world,
+    mixed_frame,
+    penalised_loss,
+    penalised_optimum,
+    row_weights,
+    samples,
+)
 
 from sees_torch import DLU, KLIEP, FeatureBasis, SeesError, Source, Target
 
@@ -56,10 +63,10 @@ def test_rows_without_multiplicity_do_not_count(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_pieces_do_not_change_the_answer(name, monkeypatch):
-    samples = mixed()
-    whole = row_weights(METHODS[name].match(*samples), samples[0])
+    pair = mixed()
+    whole = row_weights(METHODS[name].match(*pair), pair[0])
     monkeypatch.setattr("sees_torch.statistics.basis.PIECE", 64)
-    parts = row_weights(METHODS[name].match(*samples), samples[0])
+    parts = row_weights(METHODS[name].match(*pair), pair[0])
     np.testing.assert_allclose(parts, whole, atol=1e-9)
 
 
@@ -89,6 +96,20 @@ def test_kliep_chooses_the_width_by_rows_left_out():
     # 1/6 over 1/2 and 5/6 over 1/2, within three standard errors of 600 rows.
     assert abs(weights[:400].mean() - 1 / 3) < 0.1
     assert abs(weights[400:].mean() - 5 / 3) < 0.1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_other_width_is_better_than_the_one_that_climbing_finds(seed):
+    """Two candidates are compared outright."""
+    source, target = samples(drawn_world(seed, 300, 250, features=3, levels=[4, 3, 5]))
+    widths = KLIEP().widths
+    found = {w: KLIEP(centres=30, widths=(w,)).match(source, target) for w in widths}
+    width = {w: float(match.weight_function.basis.width) for w, match in found.items()}
+    chosen = float(KLIEP(centres=30).match(source, target).weight_function.basis.width)
+    best = next(w for w in widths if width[w] == chosen)
+    for other in set(widths) - {best}:
+        match = KLIEP(centres=30, widths=(other, best)).match(source, target)
+        assert float(match.weight_function.basis.width) == chosen
 
 
 def test_centres_are_rows_of_the_target():

@@ -166,6 +166,19 @@ class TestShares:
         assert solution.value[0, :, 4].tolist() == [0.0, 0.0, 0.0]
         assert bool(solution.converged.all())
 
+    def test_a_step_too_long_is_followed_by_shorter_ones(self):
+        """Ten thousand rows that all but rule a class out: full Newton steps overshoot there."""
+        rows = [1, 77, 2, 9307, 747, 1, 57, 3, 5, 3, 1, 5, 1, 1, 7, 1, 10623, 4, 2, 6, 3, 7, 2]
+        second = [18.8, 4.6, 15.1, 0.99, 0.98, 3.7, 3.8, 13.6, 3.1, 16.9, 15.9, 20.5, 4.5, 62.2]
+        second += [23.8, 56.0, 0.83, 19.8, 4.1, 5.8, 3.5, 4.9, 17.7]
+        mass, other = (torch.tensor(v, dtype=torch.float64) for v in (rows, second))
+        score = torch.stack([1 - 0.0068 * (other - 1), other])[None]
+        cell = torch.zeros(len(rows), dtype=torch.int64)
+        prior = torch.tensor([[[11.5], [0.5]]], dtype=torch.float64)
+        found = cell_mixtures(score, mass[None], cell, prior)
+        assert bool(found.converged.all())
+        assert found.steps <= 16
+
     def test_batches_equal_a_loop(self):
         """Every batch member and every cell alone, other multiplicities and priors in each."""
         rng = np.random.default_rng(4)
@@ -173,7 +186,7 @@ class TestShares:
         score = score * torch.tensor(rng.uniform(0.5, 2.0, (5, 3, 1)))
         mass = mass * torch.tensor(rng.integers(0, 4, (5, mass.shape[1])))
         prior = prior * torch.tensor(rng.uniform(0.1, 10, (5, 1, 6)))
-        many = cell_mixtures(score, mass, cell, prior)
+        many = cell_mixtures(score, mass, cell, prior, tolerance=1e-12)
         for b in range(5):
             for a in range(6):
                 here = cell == a
@@ -182,6 +195,7 @@ class TestShares:
                     mass[b : b + 1, here],
                     torch.zeros(int(here.sum()), dtype=torch.int64),
                     prior[b : b + 1, :, a : a + 1],
+                    tolerance=1e-12,
                 )
                 torch.testing.assert_close(
                     many.value[b, :, a], one.value[0, :, 0], rtol=0, atol=1e-7

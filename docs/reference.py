@@ -35,7 +35,8 @@ SECTIONS = {
     "Saved files": ("load_report", "SavedReport", "save_weights", "load_weights"),
     "Errors and warnings": (
         *("SeesError", "SchemaError", "ShapeError", "SupportError", "IdentificationError"),
-        *("SavedFileError", "SeesWarning", "SupportWarning", "ConvergenceWarning"),
+        *("SavedFileError", "MemoryShortError"),
+        *("SeesWarning", "SupportWarning", "ConvergenceWarning"),
     ),
 }
 """Every public name but the version, by what it is for."""

@@ -15,6 +15,7 @@ from sees_torch.data.simulation import make_sparse_joint_shift
 from sees_torch.errors import (
     ConvergenceWarning,
     IdentificationError,
+    MemoryShortError,
     SavedFileError,
     SchemaError,
     SeesError,
@@ -90,6 +91,7 @@ __all__ = [
     "ImportanceWeights",
     "KnownWeights",
     "Match",
+    "MemoryShortError",
     "NoShift",
     "Observation",
     "PerformanceShift",

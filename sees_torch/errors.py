@@ -25,6 +25,10 @@ class SavedFileError(SeesError):
     """A file that cannot be written, or is cut off, altered, hostile, or of another version."""
 
 
+class MemoryShortError(SeesError, MemoryError):
+    """Memory that does not suffice, however small the parts that the work is done in."""
+
+
 class SeesWarning(UserWarning):
     """Something was treated in a way that the reader of the result should know of."""
 

@@ -17,6 +17,7 @@ from sees_torch.estimation import Estimation
 from sees_torch.gap import Metric
 from sees_torch.matching import Auto, Method, SEESem
 from sees_torch.report import ShiftReport
+from sees_torch.shortage import named_shortage
 
 
 def estimate_shift(
@@ -91,24 +92,26 @@ def estimate_shift(
         raise SeesError(
             f"{estimation.method.name} cannot use target_labels: take method 'auto' or 'sees-em'."
         )
-    if isinstance(source, (Source, Target)) or isinstance(target, (Source, Target)):
-        extra = (labels, model, source_proba, target_proba, classes, kinds, source_weight)
-        given = any(part is not None for part in (*extra, target_weight, target_labels))
-        labelled, unlabelled = _ready_samples(source, target, given)
-    else:
-        labelled, unlabelled = _read_samples(
-            source,
-            labels,
-            target,
-            model,
-            (source_proba, target_proba),
-            classes=classes,
-            kinds=kinds,
-            weights=(source_weight, target_weight),
-            target_labels=target_labels,
-            logits=logits,
-        )
-    return estimation.report(estimation.prepare(labelled), unlabelled, generator)
+    with named_shortage("reading the samples"):
+        if isinstance(source, (Source, Target)) or isinstance(target, (Source, Target)):
+            extra = (labels, model, source_proba, target_proba, classes, kinds, source_weight)
+            given = any(part is not None for part in (*extra, target_weight, target_labels))
+            labelled, unlabelled = _ready_samples(source, target, given)
+        else:
+            labelled, unlabelled = _read_samples(
+                source,
+                labels,
+                target,
+                model,
+                (source_proba, target_proba),
+                classes=classes,
+                kinds=kinds,
+                weights=(source_weight, target_weight),
+                target_labels=target_labels,
+                logits=logits,
+            )
+        prepared = estimation.prepare(labelled)
+    return estimation.report(prepared, unlabelled, generator)
 
 
 def _ready_samples(source: Any, target: Any, more: bool) -> tuple[Source, Target]:

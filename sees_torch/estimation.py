@@ -19,6 +19,8 @@ from sees_torch.matching.many import match_many
 from sees_torch.matching.match import whole_number
 from sees_torch.matching.names import resolve_method
 from sees_torch.report import ShiftReport
+from sees_torch.shortage import in_smaller_parts
+from sees_torch.statistics.products import MEMORY
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,34 @@ class Estimation:
         targets: Sequence[Target],
         generator: torch.Generator | None = None,
     ) -> list[ShiftReport]:
-        """The reports on many targets, matched in one solve where the method can."""
+        """The reports on many targets, matched in one solve where the method can.
+
+        Where memory is short, they are made again in smaller parts; of another number of resamples
+        at a time the interval is that of other draws.
+        """
+        state = None if generator is None else generator.get_state()
+
+        def made(budget: int) -> list[ShiftReport]:
+            if generator is not None and state is not None:
+                generator.set_state(state)
+            return self._within(budget)._reports(source, targets, generator)
+
+        found = in_smaller_parts(made, self.memory_budget or MEMORY)
+        return [replace(report, settings=self.described()) for report in found]
+
+    def _within(self, budget: int) -> Estimation:
+        """The same with this many bytes."""
+        method = self.method
+        if isinstance(method, (SEESd, SEESem, Auto)):
+            method = replace(method, memory_budget=min(method.memory_budget or budget, budget))
+        return replace(self, method=method, memory_budget=budget)
+
+    def _reports(
+        self,
+        source: PreparedSource,
+        targets: Sequence[Target],
+        generator: torch.Generator | None,
+    ) -> list[ShiftReport]:
         prepared = [self._prepared(source, target) for target in targets]
         matches = match_many(self.method, source.merged, [merged for merged, _ in prepared])
         return [
@@ -142,7 +171,6 @@ class Estimation:
             source=given,
             target=_spread(target, merged, of_row, source.calibration),
             calibration=source.calibration,
-            settings=self.described(),
         )
 
     def match(self, source: PreparedSource, target: Target) -> Match:

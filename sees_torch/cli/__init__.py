@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from sees_torch.cli import demo, estimate, methods, monitor, simulate
 from sees_torch.cli.outputs import EXIT_CODES
 from sees_torch.errors import SeesError, SeesWarning
+from sees_torch.shortage import is_shortage
 from sees_torch.version import __version__
 
 __all__ = ["EXIT_CODES", "main"]
 
 COMMANDS = (estimate, monitor, simulate, methods, demo)
 REFUSED, INTERRUPTED = 2, 130
+OUT_OF_MEMORY = "out of memory: keep fewer distinct rows by --max-rows, or free memory"
 EPILOG = (
     "exit codes: 0 done, and for estimate identified; 3 weak; 4 not identified; 5 monitor raised "
     "an alert; 2 input refused; 130 interrupted"
@@ -40,10 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("sees: interrupted", file=sys.stderr)
             return INTERRUPTED
-        except (SeesError, OSError, MemoryError) as error:
-            if options.traceback:
+        except (SeesError, OSError, MemoryError, RuntimeError) as error:
+            named = isinstance(error, (SeesError, OSError))
+            if options.traceback or not (named or is_shortage(error)):
                 raise
-            print(f"sees: {error or 'out of memory'}", file=sys.stderr)
+            print(f"sees: {error if named else OUT_OF_MEMORY}", file=sys.stderr)
             result = REFUSED
     for message in dict.fromkeys(
         str(warning.message) for warning in caught if issubclass(warning.category, SeesWarning)

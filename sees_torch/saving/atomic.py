@@ -20,7 +20,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     one that ends with ".tmp". A symbolic link stays one: the file that it leads to is replaced.
     """
     whole = Path(os.path.realpath(path))
-    if whole.is_dir():
+    if os.path.isdir(whole):  # Unlike Path.is_dir, False where nobody may look.
         raise SavedFileError(f"{path} is a folder: give the name of a file.")
     part = whole.with_name(f".{whole.name}.{uuid.uuid4().hex}{TEMPORARY}")
     try:

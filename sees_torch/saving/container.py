@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -83,6 +84,8 @@ def read_content(path: str | Path, kind: str, newest: int) -> Content:
     if about.get("kind") != kind:
         raise SavedFileError(f"{path} holds a {about.get('kind')}, not a {kind}.")
     try:
+        if not re.fullmatch("[1-9][0-9]{0,5}", about["version"]):
+            raise ValueError(f"there never was a version {about['version']!r:.20} of its form")
         version, text = int(about["version"]), about["document"]
         if version > newest:
             raise SavedFileError(

@@ -148,6 +148,12 @@ def test_a_newer_version_says_to_upgrade(tmp_path):
     refused(tmp_path / "new", "99", "upgrade")
 
 
+@pytest.mark.parametrize("version", [0, -1, "1.0", "one", ""])
+def test_a_version_that_never_was_is_refused(version, tmp_path):
+    write_content(tmp_path / "odd", "report", version, {}, {"weights": torch.ones(1)})
+    refused(tmp_path / "odd", "damaged", "version")
+
+
 def test_another_kind_is_named(report, path, tmp_path):
     with pytest.raises(SavedFileError, match="holds a report, not a weight function"):
         load_weights(path)

@@ -1,11 +1,13 @@
 """The gap where the data leave several hypotheses open."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from worlds import drawn_world, exact_world
 
 from sees_torch import SEESem, estimate_shift
-from sees_torch.matching.auto import CONTESTED
+from sees_torch.matching.auto import CONTESTED, ODDS
 from sees_torch.matching.selection import LEAST_SHARE, TEMPER
 
 
@@ -30,7 +32,8 @@ class TestAverage:
         score = choice.evidence.score()
         rows = 400 * 400 / 800
         members = sorted(choice.averaged)
-        share = (TEMPER * rows * score[members]).softmax(dim=0)
+        odds = torch.tensor([choice.candidates[place].odds for place in members]).to(score).log()
+        share = (TEMPER * rows * score[members] / choice.dispersion + odds).softmax(dim=0)
         gaps = []
         for place in members:
             candidate = choice.candidates[place]
@@ -104,15 +107,44 @@ class TestAverage:
         assert min(own) - 1e-9 <= found <= max(own) + 1e-9
 
 
+class TestOdds:
+    def test_each_feature_after_the_first_costs_the_same(self, contested):
+        for candidate in contested[1].match.choice.candidates:
+            more = max(len(candidate.features) - 1, 0)
+            without_labels = candidate.words == "features, not labels"
+            assert candidate.odds == pytest.approx(ODDS ** (more + without_labels))
+
+    def test_evidence_counts_less_where_no_hypothesis_explains_the_data(self, contested):
+        choice = contested[1].match.choice
+        score = choice.evidence.score()
+        members = sorted(choice.averaged)
+        odds = torch.tensor([choice.candidates[place].odds for place in members]).to(score).log()
+        apart = replace(choice, dispersion=4.0).shares(score)[members].log() - odds
+        closer = replace(choice, dispersion=1.0).shares(score)[members].log() - odds
+        torch.testing.assert_close(4 * (apart - apart[0]), closer - closer[0])
+
+    def test_a_shift_of_many_features_disperses(self):
+        pair = drawn_world(1, 3000, 3000, features=8, shifted=6, strength=1.5)
+        choice = estimate_shift(**pair.inputs(), confidence=None).match.choice
+        assert choice.dispersion > 1
+
+
 class TestNoAverage:
-    def test_a_clear_choice_speaks_for_itself(self):
-        pair = drawn_world(0, 4000, 4000)
+    def test_nothing_shifted_speaks_for_itself(self):
+        pair = drawn_world(0, 2000, 2000, shifted=0, strength=0.0)
         report = estimate_shift(**pair.inputs(), confidence=None)
         choice = report.match.choice
+        assert report.hypothesis == "nothing"
         assert float(choice.behind[choice.chosen]) <= CONTESTED
         assert not choice.averaged
-        alone = estimate_shift(**pair.inputs(), method=choice.candidate.method, confidence=None)
-        assert report.gap == pytest.approx(alone.gap)
+        assert report.gap == 0
+
+    def test_an_average_of_one_is_no_average(self):
+        pair = drawn_world(0, 20_000, 20_000, strength=2.0)
+        report = estimate_shift(**pair.inputs(), confidence=None)
+        choice = report.match.choice
+        assert choice.candidate.features
+        assert choice.averaged == {} or len(choice.averaged) > 1
 
     def test_a_population_leaves_nothing_open(self):
         report = estimate_shift(**exact_world(3).inputs(), confidence=None)

@@ -40,9 +40,14 @@ CONTENDERS = 4
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""
 CONTESTED = 1.0
-"""Standard errors that the chosen hypothesis may be behind the best before gaps are averaged; from
-1.5 on it would not be chosen. With 0.5 small samples gain more from averaging (CREDIT, 1,000 rows:
-3.5 points, not 3.8), but without any shift intervals are three times as wide as they need be."""
+"""Standard errors that "nothing shifted" may be behind the best before gaps are averaged; from 1.5
+on it would not be chosen. With 0.5 small samples gain more from averaging, but without any shift
+intervals are twice as wide as they need be."""
+ODDS = 1 / 30
+"""Odds, before any data, of each feature after the first that it shifted as well: there are many,
+and a true set with a feature too many explains the data as well as the true set. Also the odds that
+features shifted and the labels given them did not: the data can hardly tell, and natural shifts of
+features nearly always move labels."""
 MOST_REFUSED = 8
 MOST_PAIRS = 60
 """More pairs of features than this are not all tried: only those of the best single ones."""
@@ -67,11 +72,12 @@ class Auto(Parameters):
     ... features (SEES-em); features alone; covariates only; labels and many features (SEES-c). The
     simplest one within 1.5 standard errors of the best is chosen; all are kept as evidence. When
     even more than three features improve the score, the shift is not sparse, and one of the last
-    two hypotheses is chosen; they are fitted only when the others leave some feature unexplained or
-    the choice is contested, the chosen hypothesis being more than one standard error behind the
-    best. In both cases it still says which features moved, but the gap is an average over all
-    hypotheses, weighed by how well they explain the data (not when gradients are asked for). Of
-    more than SCREENED distinct rows, a part first tells which feature sets are worth a look at all.
+    two hypotheses is chosen. The choice says which features moved. The gap is an average over all
+    hypotheses, each by its odds given the data, since a number need not wait for the certainty that
+    a name takes; unless nothing shifted, less than one standard error behind the best and with
+    every feature explained, or gradients are asked for. Of more than SCREENED distinct rows, a part
+    first tells which feature sets are worth a look at all, and shifts of many features are only
+    looked at where the others leave some feature unexplained.
 
     Args:
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
@@ -91,12 +97,13 @@ class Auto(Parameters):
             search = _Search(source, target, self.memory_budget or MEMORY)
             search.add_nothing()
             search.add_tables(None)
-            dense = search.is_dense()
-            unexplained = dense or search.misfit() > 1
-            if unexplained or search.is_contested():
+            dense, misfit = search.is_dense(), search.misfit()
+            moved = dense or misfit > 1 or search.is_moved()
+            # Of very many rows the misfit says whether more features moved, and costs far less.
+            if moved and (dense or misfit > 1 or max(len(source), len(target)) <= SCREENED):
                 search.add_dense_path()
-            average = open_to_average and (unexplained or search.is_contested())
-            found = search.choose(dense, average)
+            average = moved and open_to_average
+            found = search.choose(dense, max(misfit, 1.0) ** 2 if average else None)
         return chosen_again(found, source, target)
 
 
@@ -197,6 +204,10 @@ class _Search:
         behind = choice.behind[choice.chosen]
         return bool(behind > CONTESTED) and not choice.evidence.population
 
+    def is_moved(self) -> bool:
+        """Something shifted, or that nothing did is contested."""
+        return self._choice().candidate.rank != NOTHING or self.is_contested()
+
     def misfit(self) -> float:
         """What the best hypothesis so far leaves unexplained; above 1 more features moved."""
         here, there = (torch.cat(parts) for parts in zip(*self.ratios, strict=True))
@@ -233,12 +244,14 @@ class _Search:
             shrinkage=self.shrinkage,
             memory_budget=self.memory,
         )
-        return Candidate(words, method, members, FEATURES + 2 * len(members))
+        odds = ODDS ** max(len(members) - 1, 0)
+        return Candidate(words, method, members, FEATURES + 2 * len(members), odds)
 
     def _shares(self, members: tuple[int, ...]) -> Candidate:
         names = self.source.schema.names
         method = CellShares(tuple(names[j] for j in members))
-        return Candidate("features, not labels", method, members, FEATURES + 2 * len(members) - 1)
+        rank, odds = FEATURES + 2 * len(members) - 1, ODDS ** len(members)
+        return Candidate("features, not labels", method, members, rank, odds)
 
     def _add(self, candidates: list[Candidate], ratios: tuple[Tensor, Tensor]) -> None:
         self.candidates += candidates
@@ -280,12 +293,13 @@ class _Search:
         eligible = rank >= COVARIATES if dense else torch.ones_like(rank, dtype=torch.bool)
         return Choice.make(tuple(self.candidates), self._evidence(), eligible)
 
-    def choose(self, dense: bool = False, average: bool = False) -> Match:
+    def choose(self, dense: bool = False, dispersion: float | None = None) -> Match:
         """The chosen hypothesis, fitted to all rows.
 
         Args:
             dense: choose among hypotheses of many features only.
-            average: average the gap over the hypotheses that the data leave open.
+            dispersion: of the evidence, to average the gap over the hypotheses that the data leave
+                open; None for the gap of the chosen one.
         """
         choice = self._choice(dense)
         match = self._match(choice)
@@ -297,7 +311,8 @@ class _Search:
             eligible[choice.chosen] = False
             choice = Choice.make(choice.candidates, choice.evidence, eligible)
             match = self._match(choice)
-        if average:
+        if dispersion is not None:
+            choice = replace(choice, dispersion=dispersion)
             choice = replace(choice, averaged=self._averaged(choice))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.
@@ -314,11 +329,15 @@ class _Search:
 
         Naming features takes strong evidence; a gap does not wait for it. Where several hypotheses
         explain the data, their average errs less than any rule that takes one of them.
+
+        Returns:
+            By position; nothing if only the chosen one is left.
         """
         open_to = torch.ones_like(choice.eligible)
         while True:
             members = choice.likely(open_to)
             hopeless = [place for place in members if self._hopeless(self._fit(place))]
             if not hopeless:
-                return {place: self._fit(place) for place in members}
+                alone = members == [choice.chosen]
+                return {} if alone else {place: self._fit(place) for place in members}
             open_to[hopeless] = False

@@ -50,12 +50,14 @@ class Candidate:
         method: the method that fits it.
         features: positions of the shifted features, where the hypothesis names them.
         rank: its place in the order of simplicity, 0 the simplest.
+        odds: before any data, relative to the simplest; counts in averages only.
     """
 
     words: str
     method: Method
     features: tuple[int, ...]
     rank: int
+    odds: float = 1.0
 
     def quick(self) -> Method:
         """The method without a search for its own settings, where it has one."""
@@ -74,6 +76,8 @@ class Choice:
         chosen: position of the chosen one.
         averaged: the matches of those that the gap is averaged over, by position; empty to take
             the chosen one's gap.
+        dispersion: at least 1; evidence counts by so much less in the average, since no hypothesis
+            explains the data fully.
     """
 
     candidates: tuple[Candidate, ...]
@@ -81,6 +85,7 @@ class Choice:
     eligible: Tensor
     chosen: int
     averaged: Mapping[int, Match] = field(default_factory=dict)
+    dispersion: float = 1.0
 
     @classmethod
     def make(
@@ -110,15 +115,20 @@ class Choice:
 
     def likely(self, open_to: Tensor) -> list[int]:
         """Those of `open_to` whose share in an average over all of them would count."""
-        usable = torch.where(open_to, self.evidence.log_odds(self.evidence.score()), -torch.inf)
+        usable = torch.where(open_to, self._log_odds(self.evidence.score()), -torch.inf)
         return (usable.softmax(dim=0) >= LEAST_SHARE).nonzero().squeeze(1).tolist()
 
     def shares(self, score: Tensor) -> Tensor:
         """(..., H) share of every hypothesis in the average, by scores (..., H)."""
         usable = torch.full_like(score, -torch.inf)
         members = sorted(self.averaged)
-        usable[..., members] = self.evidence.log_odds(score)[..., members]
+        usable[..., members] = self._log_odds(score)[..., members]
         return usable.softmax(dim=-1)
+
+    def _log_odds(self, score: Tensor) -> Tensor:
+        """(..., H) logarithm of the odds of every hypothesis given the data."""
+        before = torch.tensor([candidate.odds for candidate in self.candidates]).to(score).log()
+        return self.evidence.log_odds(score) / self.dispersion + before
 
 
 @dataclass(frozen=True)

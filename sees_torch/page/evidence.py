@@ -86,9 +86,9 @@ def _averaged(report: ShiftReport) -> str:
     if choice is None or not choice.averaged:
         return ""
     return (
-        " It is behind the best, or leaves a feature unexplained, so the gap is not its own but "
-        f"an average over {len(choice.averaged)} hypotheses by how well they explain the data; the "
-        "share of each that is listed here stands at the end of its row."
+        " It names what moved. The gap is not its own but an average over "
+        f"{len(choice.averaged)} hypotheses that the data leave open, by how well they explain "
+        "them; the share of each that is listed here stands at the end of its row."
     )
 
 

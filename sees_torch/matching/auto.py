@@ -98,7 +98,7 @@ class Auto(Parameters):
             search.add_nothing()
             search.add_tables(None)
             dense, misfit = search.is_dense(), search.misfit()
-            moved = dense or misfit > 1 or search.is_moved()
+            moved = misfit > 1 or search.is_moved()
             # Of very many rows the misfit says whether more features moved, and costs far less.
             if moved and (dense or misfit > 1 or max(len(source), len(target)) <= SCREENED):
                 search.add_dense_path()
@@ -198,15 +198,13 @@ class _Search:
         """Even one feature more than a sparse answer may have explains the target better."""
         return len(self._choice().candidate.features) > MOST_FEATURES
 
-    def is_contested(self) -> bool:
-        """The simplest hypothesis that is not ruled out is not about as good as the best."""
-        choice = self._choice()
-        behind = choice.behind[choice.chosen]
-        return bool(behind > CONTESTED) and not choice.evidence.population
-
     def is_moved(self) -> bool:
-        """Something shifted, or that nothing did is contested."""
-        return self._choice().candidate.rank != NOTHING or self.is_contested()
+        """Something shifted, or that nothing did is not about as good as the best."""
+        choice = self._choice()
+        contested = (
+            bool(choice.behind[choice.chosen] > CONTESTED) and not choice.evidence.population
+        )
+        return choice.candidate.rank != NOTHING or contested
 
     def misfit(self) -> float:
         """What the best hypothesis so far leaves unexplained; above 1 more features moved."""

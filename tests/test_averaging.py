@@ -7,7 +7,7 @@ import torch
 from worlds import drawn_world, exact_world
 
 from sees_torch import SEESem, estimate_shift
-from sees_torch.matching.auto import CONTESTED, ODDS
+from sees_torch.matching.auto import CONTESTED, ODDS, is_dense
 from sees_torch.matching.selection import LEAST_SHARE, TEMPER
 
 
@@ -110,8 +110,8 @@ class TestAverage:
 class TestOdds:
     def test_each_feature_after_the_first_costs_the_same(self, contested):
         for candidate in contested[1].match.choice.candidates:
-            more = max(len(candidate.features) - 1, 0)
-            without_labels = candidate.words == "features, not labels"
+            more = 1 if is_dense(candidate) else max(len(candidate.features) - 1, 0)
+            without_labels = candidate.words in ("features, not labels", "covariates only")
             assert candidate.odds == pytest.approx(ODDS ** (more + without_labels))
 
     def test_evidence_counts_less_where_no_hypothesis_explains_the_data(self, contested):

@@ -45,9 +45,9 @@ on it would not be chosen. With 0.5 small samples gain more from averaging, but 
 intervals are twice as wide as they need be."""
 ODDS = 1 / 30
 """Odds, before any data, of each feature after the first that it shifted as well: there are many,
-and a true set with a feature too many explains the data as well as the true set. Also the odds that
-features shifted and the labels given them did not: the data can hardly tell, and natural shifts of
-features nearly always move labels."""
+and a true set with a feature too many explains the data as well as the true set. A shift of many
+features counts as one of two. Also the odds that features shifted and the labels given them did
+not: the data can hardly tell, and natural shifts of features nearly always move labels."""
 MOST_REFUSED = 8
 MOST_PAIRS = 60
 """More pairs of features than this are not all tried: only those of the best single ones."""
@@ -218,14 +218,16 @@ class _Search:
         covariates, many = CovariatesOnly(tolerance=TOLERANCE), SEESc(tolerance=TOLERANCE)
         found = quietly(covariates, *samples)
         tables = covariates.refits(*samples, found, *self.counts)
-        self._add_dense(Candidate("covariates only", covariates, (), COVARIATES), found, tables)
+        self._add_dense(
+            Candidate("covariates only", covariates, (), COVARIATES, ODDS**2), found, tables
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeesWarning)
             path = many.path(*samples, ETAS)
         refits = many.path_refits(*samples, ETAS, path, *self.counts)
         for eta, found, tables in zip(ETAS, path, refits, strict=True):
             method = replace(many, eta=eta)
-            candidate = Candidate("labels and many features", method, (), MANY)
+            candidate = Candidate("labels and many features", method, (), MANY, ODDS)
             self._add_dense(candidate, found, tables)
 
     def _add_dense(self, candidate: Candidate, match: Match, tables: tuple[Tensor, Tensor]) -> None:

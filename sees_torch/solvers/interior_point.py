@@ -208,7 +208,7 @@ def group_likelihood(
     while steps < max_steps:
         # A member that is not finite is not above the tolerance either: it cannot recover.
         going = residual[live] > tolerance
-        if not bool(going.any()):
+        if bool((~going).all()):
             break
         if not bool(going.all()):
             live, problem, at = live[going], problem.of(going), at.of(going)

@@ -6,6 +6,7 @@ feature of the one with every feature of the other.
 
 from __future__ import annotations
 
+import math
 from itertools import combinations_with_replacement
 
 import torch
@@ -37,36 +38,37 @@ def pair_tables(rows: CountedRows) -> Tensor:
     within = [rows.packing.indicators(line, lines.device) for line in range(len(lines))]
     total = sum(rows.sizes)
     tables = rows.count.new_zeros(rows.n_predictions, columns, n_labels, total, total)
-    for column in range(columns):
-        weight = rows.count[:, column].contiguous()
-        for i, j in combinations_with_replacement(range(len(lines)), 2):
-            keys = [rows.block, lines[i]] if i == j else [rows.block, lines[i], lines[j]]
-            shape = (len(rows.blocks), *([cells[i]] if i == j else [cells[i], cells[j]]))
-            joint = _counts(keys, shape, weight)
-            left, right = (within[k].to(joint.dtype) for k in (i, j))
-            found = (joint[:, None] * left) @ left.T if i == j else left @ joint @ right.T
-            found = found.reshape(n_labels, rows.n_predictions, *found.shape[1:])
-            tables[:, column, :, at[i], at[j]] = found.transpose(0, 1)
+    weight = rows.count.T.contiguous()
+    for i, j in combinations_with_replacement(range(len(lines)), 2):
+        keys = [rows.block, lines[i]] if i == j else [rows.block, lines[i], lines[j]]
+        shape = (len(rows.blocks), *([cells[i]] if i == j else [cells[i], cells[j]]))
+        joint = _counts(keys, shape, weight)
+        left, right = (within[k].to(joint.dtype) for k in (i, j))
+        found = (joint[:, :, None] * left) @ left.T if i == j else left @ joint @ right.T
+        found = found.reshape(columns, n_labels, rows.n_predictions, *found.shape[2:])
+        tables[..., at[i], at[j]] = found.permute(2, 0, 1, 3, 4)
     return tables.flatten(0, 1)
 
 
 def level_sums(rows: CountedRows, per_entry: Tensor) -> Tensor:
     """(A, L + 1) sums of a (E,) tensor over the entries of every level of every feature."""
-    n_labels, label = len(rows.scale), rows.label()
+    n_labels, label = len(rows.scale), rows.label
     parts = [
         rows.packing.indicators(number, label.device).to(per_entry.dtype)
-        @ _counts([label, line], (n_labels, cells), per_entry).T
+        @ _counts([label, line], (n_labels, cells), per_entry[None])[0].T
         for number, (line, cells) in enumerate(zip(rows.lines, rows.packing.cells, strict=True))
     ]
     return torch.cat(parts)
 
 
-def _counts(keys: list[Tensor], shape: tuple[int, ...], weight: Tensor) -> Tensor:
-    """Sums of weights by the keys of the entries."""
-    sums = weight.new_zeros(shape).flatten()
-    for begin in range(0, len(weight), CHUNK):
-        place, *others = (key[begin : begin + CHUNK] for key in keys)
+def _counts(keys: list[Tensor], shape: tuple[int, ...], weights: Tensor) -> Tensor:
+    """(C, ...) sums of weights (C, E) by the keys of the entries."""
+    sums = weights.new_zeros(len(weights), math.prod(shape))
+    for begin in range(0, weights.shape[1], CHUNK):
+        here = slice(begin, begin + CHUNK)
+        place, *others = (key[here] for key in keys)
         for other, size in zip(others, shape[1:], strict=True):
             place = torch.add(other, place, alpha=size)
-        sums.scatter_add_(0, place, weight[begin : begin + CHUNK])
-    return sums.reshape(shape)
+        for sum_, weight in zip(sums, weights, strict=True):
+            sum_.scatter_add_(0, place, weight[here])
+    return sums.reshape(len(weights), *shape)

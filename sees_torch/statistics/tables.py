@@ -253,7 +253,7 @@ def by_listing(rows: CountedRows, subsets: Subsets, probe: Tensor) -> Sums:
     order = min(2 * sparsity, d)
     groups = rows.n_predictions * columns
     block = rows.block
-    label = rows.label()
+    label = rows.label
     column = block % rows.n_predictions * columns
     column = column[:, None] + torch.arange(columns, device=column.device)
     mass = rows.count * rows.scale[label][:, None]

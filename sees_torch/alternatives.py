@@ -11,8 +11,8 @@ from sees_torch.data import Source, Target
 from sees_torch.efficient import mean_variance
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
 from sees_torch.matching import Match
-from sees_torch.matching.auto import is_dense
 from sees_torch.matching.hypotheses import Hypotheses
+from sees_torch.matching.search import is_dense
 from sees_torch.matching.selection import STANDARD_ERRORS, TIE
 from sees_torch.uncertainty import analytic_error
 

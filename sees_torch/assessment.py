@@ -24,8 +24,8 @@ from sees_torch.gap import (
 )
 from sees_torch.identifiability import blind_spot, judge, resolution
 from sees_torch.matching import CBPE, KnownWeights, Match, Method, NoShift
-from sees_torch.matching.auto import is_dense
 from sees_torch.matching.match import Replicable
+from sees_torch.matching.search import is_dense
 from sees_torch.report import ShiftReport
 from sees_torch.uncertainty import (
     Replicates,
@@ -90,9 +90,7 @@ def report_match(
             source, target, match, metrics[0], estimates[0], errors[0], alternatives, selection
         )
         figures = {name: value for name, value in figures.items() if math.isfinite(value)}
-        verdict = judge(
-            source, match, method, float(gaps[0].gap), intervals[0], alternatives, figures
-        )
+        verdict = judge(source, match, method, intervals[0], alternatives, figures)
     share = source.mean(one_hot(source.labels, len(source.classes)) * weights.detach()[:, None])
     share = share / share.sum().clamp_min(1e-37)
     return ShiftReport(

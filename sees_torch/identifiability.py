@@ -18,8 +18,8 @@ from sees_torch.data import Source, Target
 from sees_torch.efficient import cells_of, efficient_values, has_cells, worst_condition
 from sees_torch.gap import Metric, row_values
 from sees_torch.matching import KnownWeights, Match, Method, SEESem
-from sees_torch.matching.auto import CONTESTED, is_dense
 from sees_torch.matching.match import Choice, quietly
+from sees_torch.matching.search import CONTESTED, is_dense
 from sees_torch.matching.selection import STANDARD_ERRORS
 from sees_torch.weights import WeightFunction
 
@@ -127,7 +127,6 @@ def judge(
     source: Source,
     match: Match,
     method: Method,
-    gap: float,
     interval: tuple[float, float] | None,
     alternatives: Sequence[Alternative],
     figures: dict[str, float],
@@ -137,7 +136,7 @@ def judge(
     _doubt_comparison(doubts, match, method, figures)
     _doubt_resolution(doubts, match, len(source.schema.columns), figures)
     _doubt_precision(doubts, match, figures)
-    _doubt_features(doubts, match, gap, alternatives, figures)
+    _doubt_features(doubts, match, alternatives, figures)
     if interval is not None and match.choice is not None:
         _doubt_hypothesis(doubts, match, match.choice, interval, alternatives, figures)
     _doubt_support(doubts, figures)
@@ -206,7 +205,6 @@ def _doubt_precision(doubts: _Doubts, match: Match, figures: dict[str, float]) -
 def _doubt_features(
     doubts: _Doubts,
     match: Match,
-    gap: float,
     alternatives: Sequence[Alternative],
     figures: dict[str, float],
 ) -> None:
@@ -214,10 +212,12 @@ def _doubt_features(
     rivals = [a for a in alternatives if a.rival]
     if rivals:
         noise = 0.0 if figures["population"] else 1.0
-        own = figures.get("analytic_error", 0.0)
-        apart = max(rivals, key=lambda a: abs(a.gap - gap))
+        # Not the report's gap, which may be an average that the rivals are part of.
+        own = next(a for a in alternatives if match.choice and a.place == match.choice.chosen)
+        apart = max(rivals, key=lambda a: abs(a.gap - own.gap))
+        errors = ((own.error or 0.0) ** 2 + (apart.error or 0.0) ** 2) ** 0.5
         said = f"{len(rivals)} other feature set(s) explain the target as well"
-        if abs(apart.gap - gap) > 1e-6 + 2 * noise * (own**2 + (apart.error or 0.0) ** 2) ** 0.5:
+        if abs(apart.gap - own.gap) > 1e-6 + 2 * noise * errors:
             doubts.add(f"{said}, one with the gap {apart.gap:+.3g}", fatal=True)
         else:
             doubts.add(f"{said}, with about the same gap")

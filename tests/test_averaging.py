@@ -7,7 +7,7 @@ import torch
 from worlds import drawn_world, exact_world
 
 from sees_torch import SEESem, estimate_shift
-from sees_torch.matching.auto import CONTESTED, ODDS, is_dense
+from sees_torch.matching.search import CONTESTED, ODDS, is_dense
 from sees_torch.matching.selection import LEAST_SHARE, TEMPER
 
 

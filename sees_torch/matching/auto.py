@@ -2,66 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
-from sees_torch.efficient import has_cells, worst_condition
-from sees_torch.errors import IdentificationError, SeesWarning, SupportError
-from sees_torch.matching.cells import Batch
-from sees_torch.matching.match import Candidate, Choice, Match, chosen_again, has_graph, quietly
+from sees_torch.errors import IdentificationError
+from sees_torch.matching.match import Match, chosen_again, has_graph
 from sees_torch.matching.parameters import Parameters
-from sees_torch.matching.reference import NoShift
-from sees_torch.matching.sees_c import CovariatesOnly, SEESc
-from sees_torch.matching.sees_em import (
-    SHRINKAGE,
-    CellShares,
-    SEESem,
-    held_out_ratios,
-    held_out_shares,
-    label_weights,
-)
-from sees_torch.matching.selection import Evidence, Folds, induced_ratio, misfit, thinned
-from sees_torch.statistics.counted import shared_features
+from sees_torch.matching.search import SCREENED, Search
+from sees_torch.matching.sees_em import SEESem
 from sees_torch.statistics.products import MEMORY
-from sees_torch.statistics.subsets import subsets_of
-
-SCREENED = 50_000
-"""Feature sets are first compared on about so many distinct rows of each sample."""
-CONTENDERS = 4
-"""Feature sets of each size that are then compared on all rows."""
-HOPELESS = 1000.0
-"""Condition of a cell's system beyond which the gap cannot be estimated from it."""
-CONTESTED = 1.0
-"""Standard errors that "nothing shifted" may be behind the best before gaps are averaged; from 1.5
-on it would not be chosen. With 0.5 small samples gain more from averaging, but without any shift
-intervals are twice as wide as they need be."""
-ODDS = 1 / 30
-"""Odds, before any data, of each feature after the first that it shifted as well: there are many,
-and a true set with a feature too many explains the data as well as the true set. A shift of many
-features counts as one of two. Also the odds that features shifted and the labels given them did
-not: the data can hardly tell, and natural shifts of features nearly always move labels."""
-MOST_REFUSED = 8
-MOST_PAIRS = 60
-"""More pairs of features than this are not all tried: only those of the best single ones."""
-MOST_FEATURES = 3
-ETAS = (1e-3, 3e-3, 1e-2)
-TOLERANCE = 1e-5
-"""Of dense fits, in units of the score: far below its standard error."""
-NOTHING, FEATURES, COVARIATES, MANY = 0, 1, 10, 11
-"""Ranks of simplicity: s features without labels have FEATURES + 2s - 1, with labels one more."""
-
-
-def is_dense(candidate: Candidate) -> bool:
-    """A shift of more features than a search for a few could follow."""
-    return candidate.rank >= FEATURES + 2 * MOST_FEATURES + 1
 
 
 @dataclass(frozen=True)
@@ -94,7 +46,7 @@ class Auto(Parameters):
         # Shares jump where a hypothesis enters: a gradient is that of the chosen one alone.
         open_to_average = not has_graph(source, target) and not is_population(source, target)
         with torch.no_grad():
-            search = _Search(source, target, self.memory_budget or MEMORY)
+            search = Search(source, target, self.memory_budget or MEMORY)
             search.add_nothing()
             search.add_tables(None)
             dense, misfit = search.is_dense(), search.misfit()
@@ -110,7 +62,7 @@ class Auto(Parameters):
 def choose_tables(method: SEESem, source: Source, target: Target) -> Match:
     """The best table on a number of features that is given, or chosen as well."""
     d = len(source.schema.columns)
-    search = _Search(source, target, method.memory, method.shrinkage)
+    search = Search(source, target, method.memory, method.shrinkage)
     if method.sparsity == "auto":
         search.add_nothing()
         search.add_tables(None)
@@ -121,223 +73,3 @@ def choose_tables(method: SEESem, source: Source, target: Target) -> Match:
             )
         search.add_tables(method.sparsity)
     return search.choose()
-
-
-class _Search:
-    """Hypotheses with their held-out ratios, as they are added."""
-
-    def __init__(
-        self,
-        source: Source,
-        target: Target,
-        memory: int,
-        shrinkage: float | Literal["auto"] = "auto",
-    ) -> None:
-        self.source, self.target, self.memory = source, target, memory
-        self.shrinkage = shrinkage
-        self.folds = Folds.deal(source, target)
-        self.counts = self.folds.training(source, target)
-        self.candidates: list[Candidate] = []
-        self.ratios: list[tuple[Tensor, Tensor]] = []
-        self.fitted: dict[int, Match] = {}
-
-    def add_nothing(self) -> None:
-        ratio = torch.ones_like(self.source.count)[None], torch.zeros_like(self.target.count)[None]
-        self._add([Candidate("nothing", NoShift(), (), NOTHING)], ratio)
-
-    def add_tables(self, sparsity: int | None) -> None:
-        """Labels alone, then more and more features; or all subsets of one size."""
-        batch = Batch.of(self.source, self.target, *self.counts)
-        d = len(batch.sizes)
-        if not shared_features(batch.codes, batch.sizes, self.source, self.target):
-            raise SupportError(
-                "source and target have no level in common in any feature. Check that the columns "
-                "are coded alike."
-            )
-        labels = label_weights(batch).weight[:, :, 0]
-
-        def add(subsets: Iterable[tuple[int, ...]]) -> None:
-            listed = list(subsets)
-            if listed:
-                chosen = subsets_of(listed, batch.sizes, batch.codes.device)
-                if listed[0] and sparsity is None:
-                    shares = held_out_shares(batch, self.folds, chosen, self.memory)
-                    self._add([self._shares(members) for members in listed], shares)
-                found = held_out_ratios(batch, labels, self.folds, chosen, SHRINKAGE, self.memory)
-                self._add([self._table(members) for members in listed], found)
-
-        if max(len(self.source), len(self.target)) > 2 * SCREENED:
-            for contenders in self._contenders(sparsity):
-                add(contenders)
-            return
-        if sparsity is not None:
-            add(combinations(range(d), sparsity))
-            return
-        add([()])
-        add((j,) for j in range(d))
-        singles = self._by_score(1)
-        kept = d if d * (d - 1) // 2 <= MOST_PAIRS else max(1, MOST_PAIRS // (d - 1))
-        leaders = {members[0] for members in singles[:kept]}
-        add(pair for pair in combinations(range(d), 2) if leaders & set(pair))
-        for size in range(3, min(MOST_FEATURES + 1, d // 2) + 1):
-            best = self._by_score(size - 1)[0]
-            if len(self._choice().candidate.features) < size - 1:
-                break
-            add(tuple(sorted((*best, j))) for j in range(d) if j not in best)
-
-    def _contenders(self, sparsity: int | None) -> list[list[tuple[int, ...]]]:
-        """By size, the feature sets that do best on part of the rows."""
-        part = _Search(thinned(self.source, SCREENED), thinned(self.target, SCREENED), self.memory)
-        if sparsity is None:
-            part.add_nothing()
-        part.add_tables(sparsity)
-        sizes = sorted({len(candidate.features) for candidate in part.candidates})
-        return [part._by_score(size)[:CONTENDERS] for size in sizes]
-
-    def is_dense(self) -> bool:
-        """Even one feature more than a sparse answer may have explains the target better."""
-        return len(self._choice().candidate.features) > MOST_FEATURES
-
-    def is_moved(self) -> bool:
-        """Something shifted, or that nothing did is not about as good as the best."""
-        choice = self._choice()
-        contested = (
-            bool(choice.behind[choice.chosen] > CONTESTED) and not choice.evidence.population
-        )
-        return choice.candidate.rank != NOTHING or contested
-
-    def misfit(self) -> float:
-        """What the best hypothesis so far leaves unexplained; above 1 more features moved."""
-        here, there = (torch.cat(parts) for parts in zip(*self.ratios, strict=True))
-        best = int(self._evidence().score().argmax())
-        return misfit(self.source, self.target, here[best], there[best])
-
-    def add_dense_path(self) -> None:
-        """Shifts of many features: of covariates only, and with the label."""
-        samples = self.source, self.target
-        covariates, many = CovariatesOnly(tolerance=TOLERANCE), SEESc(tolerance=TOLERANCE)
-        found = quietly(covariates, *samples)
-        tables = covariates.refits(*samples, found, *self.counts)
-        self._add_dense(
-            Candidate("covariates only", covariates, (), COVARIATES, ODDS**2), found, tables
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeesWarning)
-            path = many.path(*samples, ETAS)
-        refits = many.path_refits(*samples, ETAS, path, *self.counts)
-        for eta, found, tables in zip(ETAS, path, refits, strict=True):
-            method = replace(many, eta=eta)
-            candidate = Candidate("labels and many features", method, (), MANY, ODDS)
-            self._add_dense(candidate, found, tables)
-
-    def _add_dense(self, candidate: Candidate, match: Match, tables: tuple[Tensor, Tensor]) -> None:
-        """A dense hypothesis with its weights of all rows, fitted without each fold."""
-        ratio = induced_ratio(self.source, self.target, tables)
-        self.fitted[len(self.candidates)] = match
-        self._add([candidate], self.folds.held_out(ratio))
-
-    def _table(self, members: tuple[int, ...]) -> Candidate:
-        names = self.source.schema.names
-        words = "labels and features" if members else "labels only"
-        method = SEESem(
-            features=tuple(names[j] for j in members),
-            shrinkage=self.shrinkage,
-            memory_budget=self.memory,
-        )
-        odds = ODDS ** max(len(members) - 1, 0)
-        return Candidate(words, method, members, FEATURES + 2 * len(members), odds)
-
-    def _shares(self, members: tuple[int, ...]) -> Candidate:
-        names = self.source.schema.names
-        method = CellShares(tuple(names[j] for j in members))
-        rank, odds = FEATURES + 2 * len(members) - 1, ODDS ** len(members)
-        return Candidate("features, not labels", method, members, rank, odds)
-
-    def _add(self, candidates: list[Candidate], ratios: tuple[Tensor, Tensor]) -> None:
-        self.candidates += candidates
-        self.ratios.append(ratios)
-
-    def _by_score(self, size: int) -> list[tuple[int, ...]]:
-        """Feature sets of one size, best first."""
-        score = self._evidence().score().tolist()
-        of_size = [
-            (-value, candidate.features)
-            for value, candidate in zip(score, self.candidates, strict=True)
-            if candidate.rank == FEATURES + 2 * size
-        ]
-        return [features for _, features in sorted(of_size)]
-
-    def _evidence(self) -> Evidence:
-        return Evidence.of(self.source, self.target, self.ratios)
-
-    def _fit(self, place: int) -> Match:
-        if place not in self.fitted:
-            method = self.candidates[place].quick()
-            self.fitted[place] = quietly(method, self.source, self.target)
-        return self.fitted[place]
-
-    def _hopeless(self, match: Match) -> bool:
-        """Labels cannot be told apart in a cell of the table.
-
-        Such a hypothesis may explain the target well and still know nothing of the gap.
-        """
-        if not match.features or match.estimator is not None:
-            return False
-        function = match.weight_function
-        if not has_cells(function) or is_population(self.source, self.target):
-            return False
-        return worst_condition(self.source, self.target, function) > HOPELESS
-
-    def _choice(self, dense: bool = False) -> Choice:
-        rank = torch.tensor([c.rank for c in self.candidates], device=self.source.count.device)
-        eligible = rank >= COVARIATES if dense else torch.ones_like(rank, dtype=torch.bool)
-        return Choice.make(tuple(self.candidates), self._evidence(), eligible)
-
-    def choose(self, dense: bool = False, dispersion: float | None = None) -> Match:
-        """The chosen hypothesis, fitted to all rows.
-
-        Args:
-            dense: choose among hypotheses of many features only.
-            dispersion: of the evidence, to average the gap over the hypotheses that the data leave
-                open; None for the gap of the chosen one.
-        """
-        choice = self._choice(dense)
-        match = self._match(choice)
-        for _ in range(MOST_REFUSED):
-            simpler = int(choice.eligible.sum()) > 1 and choice.candidates[0].rank == NOTHING
-            if not (simpler and self._hopeless(match)):
-                break
-            eligible = choice.eligible.clone()
-            eligible[choice.chosen] = False
-            choice = Choice.make(choice.candidates, choice.evidence, eligible)
-            match = self._match(choice)
-        if dispersion is not None:
-            choice = replace(choice, dispersion=dispersion)
-            choice = replace(choice, averaged=self._averaged(choice))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # What there was to warn of has been said.
-            return replace(match, choice=choice)
-
-    def _match(self, choice: Choice) -> Match:
-        """The match of the chosen hypothesis, with what there is to warn of said."""
-        if is_dense(choice.candidate):
-            return replace(self.fitted[choice.chosen])
-        return choice.candidate.method.match(self.source, self.target)
-
-    def _averaged(self, choice: Choice) -> dict[int, Match]:
-        """Matches of the hypotheses that the data leave open and that know something of the gap.
-
-        Naming features takes strong evidence; a gap does not wait for it. Where several hypotheses
-        explain the data, their average errs less than any rule that takes one of them.
-
-        Returns:
-            By position; nothing if only the chosen one is left.
-        """
-        open_to = torch.ones_like(choice.eligible)
-        while True:
-            members = choice.likely(open_to)
-            hopeless = [place for place in members if self._hopeless(self._fit(place))]
-            if not hopeless:
-                alone = members == [choice.chosen]
-                return {} if alone else {place: self._fit(place) for place in members}
-            open_to[hopeless] = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,11 +14,12 @@ from torch import Tensor
 from sees_torch.assessment import report_match
 from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
-from sees_torch.errors import SeesError
+from sees_torch.data.class_order import doubt_about_order
+from sees_torch.errors import SeesError, SeesWarning
 from sees_torch.gap import ESTIMATORS, Metric, metric_name
 from sees_torch.matching import Auto, KnownWeights, Match, Method, SEESd, SEESem
 from sees_torch.matching.many import match_many
-from sees_torch.matching.match import whole_number
+from sees_torch.matching.match import WarmStarted, whole_number
 from sees_torch.matching.names import resolve_method
 from sees_torch.report import ShiftReport
 from sees_torch.shortage import in_smaller_parts
@@ -89,6 +92,11 @@ class Estimation:
     def prepare(self, source: Source) -> PreparedSource:
         """What of the work on the source serves every target."""
         merged, of_row = self._merged(source)
+        doubt = doubt_about_order(merged)
+        if doubt:
+            warnings.warn(doubt, SeesWarning, stacklevel=3)
+            merged = copy.copy(merged)
+            merged.notes += (doubt,)
         calibration = None
         if self.calibrate:
             form = None if self.calibrate is True else self.calibrate
@@ -97,10 +105,22 @@ class Estimation:
         return PreparedSource(_spread(source, merged, of_row, calibration), merged, calibration)
 
     def report(
-        self, source: PreparedSource, target: Target, generator: torch.Generator | None = None
+        self,
+        source: PreparedSource,
+        target: Target,
+        generator: torch.Generator | None = None,
+        start: Tensor | None = None,
     ) -> ShiftReport:
-        """The report on one target."""
-        return self.reports(source, [target], generator)[0]
+        """The report on one target, solved from a start if there is one."""
+        if start is None or not isinstance(self.method, WarmStarted):
+            return self.reports(source, [target], generator)[0]
+        merged, of_row = self._prepared(source, target)
+        match = self.method.match_from(source.merged, merged, start)
+        return self._report(source, target, merged, of_row, match, generator)
+
+    def solution(self, report: ShiftReport) -> Tensor | None:
+        """What the next report can start from; None if the method does not."""
+        return self.method.solution(report.match) if isinstance(self.method, WarmStarted) else None
 
     def reports(
         self,

@@ -225,6 +225,17 @@ class Replicable(Protocol):
         ...
 
 
+@runtime_checkable
+class WarmStarted(Protocol):
+    """A method whose solve can start from the solution on a target that is much like this one."""
+
+    def match_from(self, source: Source, target: Target, start: Tensor | None) -> Match: ...
+
+    def solution(self, match: Match) -> Tensor:
+        """What `match_from` starts from."""
+        ...
+
+
 def quietly(method: Method, source: Source, target: Target) -> Match:
     """A match that is only looked at beside another: what it would warn of concerns nobody."""
     with warnings.catch_warnings():

@@ -78,9 +78,14 @@ class BasisProblem:
         return replace(self.rows, kept=place), simplex
 
     def solve(
-        self, etas: Sequence[float], kept: Tensor, tolerance: float, solver: Solver = "auto"
+        self,
+        etas: Sequence[float],
+        kept: Tensor,
+        tolerance: float,
+        solver: Solver = "auto",
+        start: Tensor | None = None,
     ) -> Solution:
-        """Coefficients (B, K + 1, L) at every eta."""
+        """Coefficients (B, K + 1, L) at every eta, from a start (K + 1, L) if there is one."""
         rows, simplex = self.part(kept)
         explained = (rows.fit(torch.ones_like(simplex.weight))[0] > 0) | (self.mass == 0)
         if not bool(explained.all()):
@@ -93,7 +98,10 @@ class BasisProblem:
         if solver == "auto":
             solver = "interior" if eta.device.type == "cpu" else "proximal"
         solve = descend if solver == "proximal" else group_likelihood
-        solution = solve(rows, self.mass[None], simplex, eta, tolerance=tolerance)
+        near = None
+        if start is not None and start.shape == self.moment.shape:
+            near = start.to(eta).flatten()[rows.kept].expand(len(etas), -1)
+        solution = solve(rows, self.mass[None], simplex, eta, tolerance=tolerance, near=near)
         value = self.moment.new_zeros(len(etas), self.moment.numel())
         value[:, rows.kept] = solution.value
         return replace(solution, value=value.reshape(len(etas), *self.moment.shape))

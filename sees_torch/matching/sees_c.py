@@ -85,23 +85,33 @@ class SEESc(Parameters):
 
     def match(self, source: Source, target: Target) -> Match:
         """The weights at this eta."""
+        return self.match_from(source, target, None)
+
+    def match_from(self, source: Source, target: Target, start: Tensor | None) -> Match:
+        """The same, sooner: from the solution on a target that is much like this one."""
         with torch.no_grad():
             best = self._best if self.eta == "auto" else self._only
-            found = best(source, target)
+            found = best(source, target, start)
         if not wants_graph(source.posterior, target.posterior):
             return found
         settings = found.settings if isinstance(found.settings, SEESc) else self
         eta = 0.0 if self.refit else settings._eta()
         return found.reweighed(_differentiable(source, target, found.weight_function, eta))
 
-    def _only(self, source: Source, target: Target) -> Match:
-        return self.path(source, target, [self._eta()])[0]
+    def solution(self, match: Match) -> Tensor:
+        """(K + 1, L) coefficients, those of the constant last, that `match_from` starts from."""
+        function = match.weight_function
+        assert isinstance(function, BasisWeights)
+        return torch.cat([function.coefficient, function.intercept[None]]).detach()
 
-    def _best(self, source: Source, target: Target) -> Match:
+    def _only(self, source: Source, target: Target, start: Tensor | None) -> Match:
+        return self.path(source, target, [self._eta()], start)[0]
+
+    def _best(self, source: Source, target: Target, start: Tensor | None) -> Match:
         """The weights at the eta with the best held-out score."""
         folds = Folds.deal(source, target)
         counts = folds.training(source, target)
-        matches = self.path(source, target, ETAS)
+        matches = self.path(source, target, ETAS, start)
         ratios = [
             folds.held_out(induced_ratio(source, target, tables))
             for tables in self.path_refits(source, target, ETAS, matches, *counts)
@@ -109,7 +119,13 @@ class SEESc(Parameters):
         best = int(Evidence.of(source, target, ratios).score().argmax())
         return replace(matches[best], settings=replace(self, eta=ETAS[best]))
 
-    def path(self, source: Source, target: Target, etas: Sequence[float]) -> list[Match]:
+    def path(
+        self,
+        source: Source,
+        target: Target,
+        etas: Sequence[float],
+        start: Tensor | None = None,
+    ) -> list[Match]:
         """The weights at every eta, solved as one batch."""
         d = len(source.schema.columns)
         if isinstance(self.sparsity, int) and self.sparsity > d:
@@ -119,7 +135,7 @@ class SEESc(Parameters):
         problem = BasisProblem.build(source, target, self._basis(source))
         kept = torch.ones_like(problem.owner, dtype=torch.bool)
         kept[-1] = self.intercept
-        solution = problem.solve(etas, kept, self.tolerance, self.solver)
+        solution = problem.solve(etas, kept, self.tolerance, self.solver, start)
         importance = problem.importance(solution.value)
         matches = []
         for row in range(len(etas)):

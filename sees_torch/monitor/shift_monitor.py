@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.data.columns import Kind
@@ -100,6 +101,8 @@ class ShiftMonitor:
         self.rows: dict[Hashable, dict[str, Any]] = {}
         self.nulls: dict[int, list[float]] = {}
         """Gaps of the splits of the source, by the size of their part."""
+        self.start: Tensor | None = None
+        """The last chunk's solution, which the next solve starts from."""
         self._one_at_a_time = threading.RLock()
 
     @functools.cached_property
@@ -207,19 +210,22 @@ class ShiftMonitor:
         generator: torch.Generator | None,
         fewest: int,
     ) -> Observation:
-        """Estimate and judge; only then anything is remembered."""
+        """Estimate and judge; a chunk that cannot be estimated is not remembered."""
         key = self._free(name)
         chunk = self._coded(target, proba, weight)
         chunks = self.window.with_chunk(chunk)
         pooled = self.window.pooled(chunks)
         rows = float(pooled.total)
         if rows < fewest:
+            if self.window.length != 1:  # Small chunks may be enough together.
+                self.window.chunks.append(chunk)
             raise SupportError(f"{rows:g} rows are too few: at least {fewest} are asked for.")
-        report = self.estimation.report(self.source, pooled, generator)
+        report = self.estimation.report(self.source, pooled, generator, self.start)
         alert, threshold, p_value = self._judged(report, rows)
         found = Observation(key, report, alert, threshold, p_value)
         self.rows[key] = report_row(found, report)
         self.window.chunks.append(chunk)
+        self.start = self.estimation.solution(report)
         return found
 
     def _free(self, name: Hashable) -> Hashable:

@@ -47,11 +47,14 @@ def save_state(monitor: ShiftMonitor, path: str | Path) -> None:
             }
         tensors |= {f"{number}.{name}": value for name, value in parts.items()}
         notes.append(list(chunk.notes))
+    if monitor.start is not None:
+        tensors["start"] = monitor.start
     document = {
         "fingerprint": fingerprint(monitor),
         "rows": [[name, row] for name, row in monitor.rows.items()],
         "nulls": [[size, gaps] for size, gaps in monitor.nulls.items()],
         "chunks": notes,
+        "start": monitor.start is not None,
     }
     write_content(path, KIND, VERSION, document, tensors)
 
@@ -74,10 +77,19 @@ def load_state(monitor: ShiftMonitor, path: str | Path) -> None:
             _chunk(monitor, content, number, notes)
             for number, notes in enumerate(document["chunks"])
         ]
+        start = _start(monitor, content) if document.get("start") else None
     except (KeyError, TypeError, ValueError) as error:
         raise SavedFileError(f"{path} is damaged: {error!r}. Restore it from a copy.") from None
-    monitor.rows, monitor.nulls = rows, nulls
+    monitor.rows, monitor.nulls, monitor.start = rows, nulls, start
     monitor.window.chunks = deque(chunks, maxlen=monitor.window.length)
+
+
+def _start(monitor: ShiftMonitor, content: Content) -> Tensor:
+    source = monitor.source.merged
+    start = content.tensor("start", None, len(source.classes)).to(source.proba.device)
+    if not bool((start >= 0).all() and (start > 0).any()):
+        raise SavedFileError("the saved solution is damaged: it must be >= 0 and not all zero.")
+    return start
 
 
 def _chunk(monitor: ShiftMonitor, content: Content, number: int, notes: list[str]) -> Target:

@@ -25,6 +25,8 @@ CHEAP = 2**20
 its own, else the steps of a round share one."""
 WARM_UP = 4
 FIRST_GAP = 0.1
+NEARNESS, NEAR_GAP = 0.9, 0.01
+"""A start near the solution is moved inside, or entries at zero would stay there for many steps."""
 TO_BOUNDARY = 0.99
 RIDGE = 1e-13
 TINY = 1e-37
@@ -91,10 +93,13 @@ class _Problem:
         norm = self.simplex.spread(self.simplex.norms(entries).clamp_min(TINY), free=1.0)
         return norm, entries / norm
 
-    def start(self) -> _Point:
+    def start(self, near: Tensor | None) -> _Point:
+        """Inside a > 0: from all entries alike, or from entries (B, P) near the solution."""
         a = self.simplex.flat(len(self.eta))
+        if near is not None:
+            a = torch.lerp(a, self.simplex.normalised(near), NEARNESS)
         push = self.push(self.mixture.fit(a))
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP if near is None else 1):
             a = self.simplex.normalised(a * (push / self.simplex.weight).clamp_min(0.1))
             fit = self.mixture.fit(a)
             push = self.push(fit)
@@ -102,7 +107,8 @@ class _Problem:
         eta = torch.where(self.simplex.penalised, self.eta, 0.0)
         nu = 1 - (eta * unit * a).sum(dim=-1, keepdim=True)
         slack = nu * self.simplex.weight + eta * unit - push
-        return _Point(a, torch.maximum(slack, FIRST_GAP / (a.shape[-1] * a)), unit, nu, fit, push)
+        gap = FIRST_GAP if near is None else NEAR_GAP
+        return _Point(a, torch.maximum(slack, gap / (a.shape[-1] * a)), unit, nu, fit, push)
 
     def step(self, at: _Point, curve: Tensor) -> _Point:
         """Mehrotra's predictor and corrector, with a Hessian of the likelihood from nearby.
@@ -179,6 +185,7 @@ def group_likelihood(
     alike: bool = False,
     tolerance: float = 1e-9,
     max_steps: int = 150,
+    near: Tensor | None = None,
 ) -> Solution:
     """Minimisers of the problem above.
 
@@ -190,6 +197,7 @@ def group_likelihood(
         alike: the problems differ so little that one mean Hessian of the likelihood serves all.
         tolerance: on the certificate, an upper bound of the suboptimality in objective units.
         max_steps: Newton steps.
+        near: (B, P) entries >= 0 near the solution, to start from.
 
     Returns:
         Solution with value (B, P), multiplier and residual (B,).
@@ -200,7 +208,7 @@ def group_likelihood(
     mass = mass.to(mixture.phi.dtype).expand(members, -1)
     whole = _Problem(mixture, mass, simplex, eta, alike)
     tolerance = attainable(tolerance, eta.dtype)
-    problem, at = whole, whole.start()
+    problem, at = whole, whole.start(near)
     best = at.entries.clone()
     residual = whole.certificate(best, at.push)
     live = torch.arange(members, device=eta.device)

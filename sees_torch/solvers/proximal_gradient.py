@@ -22,6 +22,8 @@ CHECK_EVERY = 25
 PROX_STEPS = 16
 """Newton steps of each proximal map, which starts from the multiplier of the one before."""
 RIDGE = 1e-11
+NEARNESS = 0.99
+"""A start near the solution is moved inside: some row may be explained by entries at zero alone."""
 
 
 def descend(
@@ -32,6 +34,7 @@ def descend(
     *,
     tolerance: float = 1e-9,
     max_steps: int = 5000,
+    near: Tensor | None = None,
 ) -> Solution:
     """Minimisers of the problem above.
 
@@ -42,6 +45,7 @@ def descend(
         eta: (B, 1) penalty of every problem.
         tolerance: on the certificate, an upper bound of the suboptimality in objective units.
         max_steps: proximal gradient steps.
+        near: (B, P) entries >= 0 near the solution, to start from.
 
     Returns:
         Solution with value (B, P), multiplier and residual (B,).
@@ -50,6 +54,8 @@ def descend(
     solve = _Descent(mixture, mass.to(eta.dtype).expand(len(eta), -1), simplex, eta)
     tolerance = attainable(tolerance, eta.dtype)
     entries = simplex.flat(len(eta)).clone()
+    if near is not None:
+        entries = torch.lerp(entries, simplex.normalised(near), NEARNESS)
     best, residual = entries, solve.certificate(entries)
     previous, speed = entries, torch.ones_like(eta)
     stiffness = torch.ones_like(eta)

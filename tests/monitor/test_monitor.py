@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from sees_torch import Alerts, SavedFileError, SeesError, ShiftMonitor, estimate_many
+from sees_torch import Alerts, SavedFileError, SEESc, SeesError, ShiftMonitor, estimate_many
 from tests.monitor.streams import Stream
 
 RULE = Alerts(drop=0.0, false_alarms=0.5, horizon=3)
@@ -43,9 +43,9 @@ def test_small_chunks_are_enough_together(stream):
     monitor = stream.monitor(window=2, min_rows=50)
     features, proba = stream.chunks[0]
     assert monitor.observe(features[:30], proba[:30]).report is None
-    assert monitor.observe(features[30:60], proba[30:60]).report is None  # The first was skipped.
-    assert monitor.observe(features[:50], proba[:50]).report is not None
-    assert monitor.observe(features[:30], proba[:30]).report is not None
+    assert monitor.observe(features[30:60], proba[30:60]).report is not None
+    assert monitor.observe(features[60:70], proba[60:70]).report is None
+    assert list(monitor.to_frame()["rows"]) == [30, 60, 10]
 
 
 @pytest.mark.filterwarnings("ignore::sees_torch.SeesWarning")
@@ -75,10 +75,12 @@ OPTIONS = (
     {"alerts": RULE},
     {"alerts": RULE, "window": 2},
     {"alerts": RULE, "half_life": 1.5},
+    {"method": "sees-c", "window": 3},
+    {"method": SEESc(eta="auto", solver="proximal"), "half_life": 1.5},
 )
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "window", "forgetting"])
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "window", "forgetting", "warm", "auto"])
 def test_a_resumed_monitor_gives_the_same_numbers_bit_for_bit(stream, options, tmp_path):
     whole = stream.monitor(**options)
     for chunk in stream.chunks:

@@ -17,21 +17,13 @@ from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
 from sees_torch.estimates import Estimate, point_estimates
-from sees_torch.gap import (
-    Gap,
-    Metric,
-    is_rate,
-)
+from sees_torch.gap import Gap, Metric
 from sees_torch.identifiability import blind_spot, judge, resolution
-from sees_torch.matching import CBPE, KnownWeights, Match, Method, NoShift
-from sees_torch.matching.match import Replicable
+from sees_torch.intervals import doubted, interval_kind, spread
+from sees_torch.matching import Match, Method
 from sees_torch.matching.search import is_dense
 from sees_torch.report import ShiftReport
-from sees_torch.uncertainty import (
-    Replicates,
-    bootstrap,
-    normal_interval,
-)
+from sees_torch.uncertainty import Replicates, bootstrap
 from sees_torch.weighted_metrics import expected_calibration_error
 
 
@@ -50,8 +42,10 @@ def report_match(
 ) -> ShiftReport:
     """The report on what a method matched; arguments as those of `estimate_shift`."""
     points = point_estimates(source, target, match, method, metrics, estimator)
-    match, hypotheses, estimates = points.match, points.hypotheses, points.estimates
+    match, hypotheses = points.match, points.hypotheses
     choice = match.choice
+    with torch.no_grad():
+        estimates = [doubted(source, target, hypotheses, point) for point in points.estimates]
     gaps = [estimate.gap for estimate in estimates]
     weights = match.weight_function.of_rows(source.rows, source.labels)
     mean = float(source.mean(weights.detach()))
@@ -76,7 +70,7 @@ def report_match(
                 generator=generator,
             )
         spreads = [
-            _spread(estimate, place, resamples, kind, confidence)
+            spread(estimate, place, resamples, kind, confidence)
             for place, estimate in enumerate(estimates)
         ]
         intervals = tuple(interval for interval, _ in spreads)
@@ -113,61 +107,6 @@ def report_match(
         alternatives=alternatives,
         selection=selection,
     )
-
-
-def interval_kind(
-    source: Source,
-    target: Target,
-    match: Match,
-    method: Method,
-    estimator: str,
-    confidence: float | None,
-    replicates: int,
-) -> str:
-    """Where the interval comes from, "bootstrap" or "analytic"; otherwise why there is none."""
-    if confidence is None:
-        return "not asked for"
-    if is_population(source, target):
-        return "none: multiplicities below one describe a population, which has no sampling error"
-    if isinstance(method, NoShift):
-        return "none: the method assumes that nothing shifted"
-    if replicates and (match.choice is not None or isinstance(method, Replicable)):
-        return "bootstrap"
-    if estimator == "eff" or isinstance(method, (KnownWeights, CBPE)):
-        return "analytic"
-    if isinstance(method, Replicable):
-        return f"none: the analytic error of {estimator!r} does not know that of the weights"
-    return f"none: the error of the weights of {match.method} is not known"
-
-
-def _spread(
-    estimate: Estimate,
-    place: int,
-    resamples: Replicates | None,
-    kind: str,
-    confidence: float | None,
-) -> tuple[tuple[float, float] | None, float | None]:
-    """Interval and standard error of one metric."""
-    gap = float(estimate.gap.gap)
-    if resamples is not None and confidence is not None:
-        error = resamples.error(place)
-        interval = resamples.interval(place, gap, confidence, estimate.stretch)
-        if interval is not None:
-            interval = _possible(interval, estimate.gap)
-        return interval, None if error is None else error * estimate.stretch
-    if kind == "analytic" and estimate.error is not None and confidence is not None:
-        interval = normal_interval(gap, estimate.error, confidence)
-        return _possible(interval, estimate.gap), estimate.error
-    return None, None
-
-
-def _possible(interval: tuple[float, float], gap: Gap) -> tuple[float, float]:
-    """The interval without values that a rate cannot have; the estimate stays inside."""
-    if not is_rate(gap.metric):
-        return interval
-    estimate, source = float(gap.gap), float(gap.source_value)
-    low, high = interval
-    return max(low, min(estimate, -source)), min(high, max(estimate, 1 - source))
 
 
 def _selection(

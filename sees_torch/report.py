@@ -24,6 +24,7 @@ from sees_torch.gap import Gap, Metric, headline_values, target_posterior
 from sees_torch.identifiability import Status
 from sees_torch.matching import Match
 from sees_torch.matching.match import whole_number
+from sees_torch.matching.names import METHODS
 from sees_torch.sample_sizes import least_error, rows_needed
 from sees_torch.slices import slice_frame
 from sees_torch.weights import WeightFunction
@@ -82,6 +83,15 @@ class ShiftReport:
     def interval(self) -> tuple[float, float] | None:
         """(low, high) for the population gap of the headline metric."""
         return self.intervals[0] if self.intervals else None
+
+    @property
+    def method(self) -> str:
+        """Name of the method behind the weights, as `estimate_shift` knows it.
+
+        Some hypotheses of "auto" are fitted in ways that are no method of their own.
+        """
+        own = self.match.method
+        return "auto" if self.match.choice is not None and own not in METHODS else own
 
     @property
     def hypothesis(self) -> str:
@@ -172,9 +182,11 @@ class ShiftReport:
         """The headline gap inside every slice: each level of a feature, or of several at once.
 
         The estimator is the report's own, with weights that average one inside the slice. `low` to
-        `high` is an analytic interval: from the least variance for `eff`, else given the weights;
-        neither allows for the choice of features, and metrics that are no mean over rows have
-        none. `effective_rows` is what the weights leave of the source rows.
+        `high` is an analytic interval: from the least variance for `eff`, else given the weights.
+        Where the gap is an average over hypotheses, so are those of its slices, and the interval
+        allows for what they differ by; else it takes the chosen features for granted, as the
+        status does not. Metrics that are no mean over rows have none. `effective_rows` is what the
+        weights leave of the source rows.
 
         Args:
             feature: name of a feature (continuous ones are cut at their quantiles), or a list.

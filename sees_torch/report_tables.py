@@ -29,7 +29,7 @@ def plain_values(report: ShiftReport, least: int) -> dict[str, Any]:
     return {
         "status": report.status,
         "reasons": list(report.reasons),
-        "method": report.match.method,
+        "method": report.method,
         "hypothesis": report.hypothesis,
         "metric": report.metric,
         "estimator": report.gaps[0].estimator,
@@ -114,7 +114,7 @@ def ranking_frame(report: ShiftReport, best: int | None = None) -> pd.DataFrame:
 
     found = report.match.ranking
     if found is None:
-        raise SeesError(f"{report.match.method} does not rank feature subsets.")
+        raise SeesError(f"{report.method} does not rank feature subsets.")
     names = report.source.schema.names
     features = [tuple(names[j] for j in subset) for subset in found.subsets[:best]]
     figures = {"objective": found.objective[:best], "score": found.score[:best]}
@@ -128,7 +128,7 @@ def hypothesis_frame(report: ShiftReport) -> pd.DataFrame:
 
     choice = report.match.choice
     if choice is None:
-        raise SeesError(f"{report.match.method} compares no hypotheses: use method='auto'.")
+        raise SeesError(f"{report.method} compares no hypotheses: use method='auto'.")
     names = report.source.schema.names
     rows = []
     for other in report.alternatives:
@@ -160,7 +160,7 @@ def _metric_frame(report: ShiftReport) -> pd.DataFrame:
             "gap": target - source,
             "low": float("nan") if interval is None else interval[0],
             "high": float("nan") if interval is None else interval[1],
-            "method": report.match.method,
+            "method": report.method,
             "estimator": gap.estimator,
             "shifted_features": ", ".join(map(str, report.shifted_features)),
             "status": report.status,

@@ -45,7 +45,7 @@ def report_lines(report: ShiftReport) -> list[str]:
         lines.append(f"  {label}: {before[label]:.1%} to {share:.1%}")
     worth = d.get("label_equivalent", math.inf)
     lines += [
-        f"method {report.match.method}, estimator {report.gaps[0].estimator}, interval "
+        f"method {report.method}, estimator {report.gaps[0].estimator}, interval "
         f"{report.interval_source}"
         + (f"; worth {worth:.0f} labelled target rows" if math.isfinite(worth) else ""),
         f"rows: {d['source_rows']:g} source, {d['target_rows']:g} target; effective source rows "

@@ -2,13 +2,14 @@
 
 Inside a slice the shift is still one of the same features with the label, with weights that are
 scaled to average one there. So the estimator of the whole serves every slice, with its analytic
-error; what a slice does not know of its own is lent by no other slice.
+error; what a slice does not know of its own is lent by no other slice. Where the report averages
+over hypotheses, so do its slices, and what the hypotheses differ by widens the interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,8 +30,8 @@ from sees_torch.efficient import (
 )
 from sees_torch.errors import SchemaError
 from sees_torch.explanation import free_name
-from sees_torch.gap import Metric, gap_parts, row_values
-from sees_torch.matching import NoShift
+from sees_torch.gap import Metric, gap_parts, own_estimator, row_values
+from sees_torch.matching import Match, NoShift
 from sees_torch.matching.match import Estimator
 from sees_torch.uncertainty import normal_interval
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
@@ -49,8 +50,8 @@ def slice_frame(report: ShiftReport, names: Sequence[Name], confidence: float) -
     """One row a slice, largest share of the target first; see `ShiftReport.by`."""
     import pandas as pd
 
-    source, target, weights = report.source, report.target, report.weights
-    asked = _Asked.of(report, confidence)
+    source, target = report.source, report.target
+    views, metric = _views(report), report.metrics[0]
     members = [_position(source, name) for name in names]
     columns = [source.schema.columns[j] for j in members]
     keys = torch.cat([_keys(sample, members) for sample in (source, target)])
@@ -70,9 +71,9 @@ def slice_frame(report: ShiftReport, names: Sequence[Name], confidence: float) -
     named = [free_name(figure, names) for figure in figures]
     records = []
     for number, level in enumerate(levels.tolist()):
-        part = _Slice(source, target, here[number], there[number], weights)
+        part = _Slice(source, target, here[number], there[number], report.weights)
         said = _levels(columns, level)
-        found = part.figures(asked)
+        found = part.figures(views, metric, confidence)
         records.append(said | dict(zip(named, found, strict=True)))
     frame = pd.DataFrame(records)
     return frame.sort_values(named[1], ascending=False, kind="stable", ignore_index=True)
@@ -124,27 +125,44 @@ class _Scaled(WeightFunction):
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What is estimated in every slice, and how.
+class _View:
+    """A hypothesis that slices are seen under, and its share in what is said of them.
 
     Attributes:
-        error: whose analytic error it gets; None for no interval. That nothing shifted is
-            uncertain as labels only are: a small shift may have gone unseen.
+        weights: (n,) of all source rows.
+        estimator: of the gap; error: whose analytic error it gets, None for no interval. That
+            nothing shifted is uncertain as labels only are: a small shift may have gone unseen.
     """
 
     function: WeightFunction
-    metric: Metric
+    weights: Tensor
     estimator: Estimator
     error: Estimator | None
-    confidence: float
+    share: float
 
     @classmethod
-    def of(cls, report: ShiftReport, confidence: float) -> _Asked:
-        function, estimator = report.weight_function, report.gaps[0].estimator
+    def of(cls, match: Match, weights: Tensor, estimator: Estimator, share: float) -> _View:
         error: Estimator | None = estimator
-        if report.match.method == NoShift().name:
-            error = None if report.match.choice is None else "eff"
-        return cls(function, report.metrics[0], estimator, error, confidence)
+        if match.method == NoShift().name:
+            error = None if match.choice is None and share == 1 else "eff"
+        return cls(match.weight_function, weights.detach(), estimator, error, share)
+
+
+def _views(report: ShiftReport) -> list[_View]:
+    """The hypotheses behind the report's gap: those that it averages over, else the chosen one."""
+    match, choice, source = report.match, report.match.choice, report.source
+    own = _View.of(match, report.weights, report.gaps[0].estimator, 1.0)
+    if choice is None or not choice.averaged:
+        return [own]
+    shares = choice.shares(choice.evidence.score()).tolist()
+    views = []
+    for place, other in choice.averaged.items():
+        if place == choice.chosen:
+            views.append(replace(own, share=shares[place]))
+            continue
+        weights = other.weight_function.of_rows(source.rows, source.labels)
+        views.append(_View.of(other, weights, own_estimator(other), shares[place]))
+    return views
 
 
 class _Slice:
@@ -155,10 +173,10 @@ class _Slice:
     ) -> None:
         self.source = source.select(here, source.count[here])
         self.target = target.select(there, target.count[there])
-        self.weights = weights[here].detach()
+        self.here, self.weights = here, weights[here].detach()
         self.population = is_population(source, target)
 
-    def figures(self, asked: _Asked) -> tuple[Any, ...]:
+    def figures(self, views: list[_View], metric: Metric, confidence: float) -> tuple[Any, ...]:
         """Rows, effective rows, values, gap, interval and remark."""
         nan = float("nan")
         rows, others = float(self.source.total), float(self.target.total)
@@ -167,12 +185,12 @@ class _Slice:
         effective = float(weighed.sum()) ** 2 / squares if squares > 0 else 0.0
         sizes = (rows, others, effective)
         if not all(sizes):
-            before = self._before(asked.metric) if rows else nan
+            before = self._before(metric) if rows else nan
             said = "the weights leave no source rows" if rows else "no source rows"
             return *sizes, before, nan, nan, nan, nan, said if others else "no target rows"
-        before, after, error = self._estimate(asked)
+        before, after, error = self._averaged(views, metric)
         gap = after - before
-        ends = (nan, nan) if error is None else normal_interval(gap, error, asked.confidence)
+        ends = (nan, nan) if error is None else normal_interval(gap, error, confidence)
         small = min(effective, others) < FEW_ROWS and not self.population
         note = "few rows: the interval may be too narrow" if small else ""
         return *sizes, before, after, gap, *ends, note
@@ -184,31 +202,54 @@ class _Slice:
             return float(function(self.source.proba, self.source.labels, self.source.count))
         return float(self.source.mean(values.own))
 
-    def _estimate(self, asked: _Asked) -> tuple[float, float, float | None]:
+    def _averaged(self, views: list[_View], metric: Metric) -> tuple[float, float, float | None]:
+        """Source and target value, and the standard error of their difference, over all views.
+
+        Its variance is the mean of theirs and the variance between them.
+        """
+        seen = [view for view in views if bool(view.weights[self.here].sum() > 0)]
+        found = [self._estimate(view, metric) for view in seen]
+        share = torch.tensor([view.share for view in seen], dtype=torch.float64)
+        share = share / share.sum()
+        values = torch.tensor([after for _, after, _ in found], dtype=torch.float64)
+        after = float(share @ values)
+        errors = [error for _, _, error in found if error is not None]
+        if len(errors) < len(found):
+            return found[0][0], after, None
+        square = torch.tensor(errors, dtype=torch.float64).square() + (values - after).square()
+        return found[0][0], after, float(share @ square) ** 0.5
+
+    def _estimate(self, view: _View, metric: Metric) -> tuple[float, float, float | None]:
         """Source and target value, and the standard error of their difference."""
         source, target = self.source, self.target
-        values = row_values(source, target, asked.metric)
+        values = row_values(source, target, metric)
+        weights = view.weights[self.here]
         if values is None:
-            weighted = WEIGHTED_METRICS[str(asked.metric)]
-            after = weighted(source.proba, source.labels, self.weights * source.count)
-            return self._before(asked.metric), float(after), None
-        found = self._parts(asked.function, values, asked.estimator, LENT_ROWS)
+            weighted = WEIGHTED_METRICS[str(metric)]
+            after = weighted(source.proba, source.labels, weights * source.count)
+            return self._before(metric), float(after), None
+        found = self._parts(view, weights, values, view.estimator, LENT_ROWS)
         error = None
-        if asked.error is not None and not self.population:
-            spread = self._parts(asked.function, values, asked.error, FREE_ROWS)
+        if view.error is not None and not self.population:
+            spread = self._parts(view, weights, values, view.error, FREE_ROWS)
             own = mean_variance(spread.source_part[0] - values.own, source.count)
             error = float(own + mean_variance(spread.target_part[0], target.count)) ** 0.5
         return float(found.source_value[0]), float(found.target_value[0]), error
 
     def _parts(
-        self, function: WeightFunction, values: RowValues, estimator: Estimator, few_rows: float
+        self,
+        view: _View,
+        weights: Tensor,
+        values: RowValues,
+        estimator: Estimator,
+        few_rows: float,
     ) -> GapParts:
         """What every row adds, with weights that average one over the slice."""
         source, target = self.source, self.target
-        scale = 1 / source.mean(self.weights)
+        scale = 1 / source.mean(weights)
         if estimator != "eff":
-            scaled = _Scaled(function, self.weights, scale)
+            scaled = _Scaled(view.function, weights, scale)
             return gap_parts(source, target, scaled, values, estimator)
-        cells = cells_of(function, source, target)
+        cells = cells_of(view.function, source, target)
         cells = Cells(cells.weight * scale, cells.source, cells.target)
         return efficient_values(source, target, cells, values, few_rows=few_rows)

@@ -1,12 +1,22 @@
 """Gaps by slice, and the tidy tables of a report."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from worlds import drawn_world, exact_world
 
-from sees_torch import KnownWeights, SchemaError, SEESem, SeesError, estimate_shift
+from sees_torch import (
+    KnownWeights,
+    SchemaError,
+    SEESem,
+    SeesError,
+    estimate_shift,
+    make_sparse_joint_shift,
+)
+from sees_torch.gap import own_estimator
 from sees_torch.report_tables import TABLES
 
 FEATURE = SEESem(features=("x0",))
@@ -71,6 +81,31 @@ def test_intervals_cover_the_gap_of_the_population():
             gap = expected[found.index]
             inside += ((found["low"] <= gap) & (gap <= found["high"])).tolist()
     assert np.mean(inside) > 0.85
+
+
+def test_slices_are_averaged_where_the_report_is():
+    """Value and variance by hand from every hypothesis on its own."""
+    generator = torch.Generator().manual_seed(0)
+    pair = make_sparse_joint_shift(800, 800, features=5, strength=0.4, generator=generator)
+    report = estimate_shift(**pair.inputs(), replicates=0)
+    choice = report.match.choice
+    assert len(choice.averaged) > 1
+    shares = choice.shares(choice.evidence.score())
+    value, square = 0.0, 0.0
+    for place, match in choice.averaged.items():
+        alone = replace(
+            report,
+            match=replace(match, choice=replace(choice, averaged={})),
+            weights=match.weight_function.of_rows(report.source.rows, report.source.labels),
+            gaps=(replace(report.gaps[0], estimator=own_estimator(match)),),
+        ).by("x1")
+        share, error = float(shares[place]), (alone["high"] - alone["low"]) / (2 * 1.959964)
+        value = value + share * alone["gap"]
+        square = square + share * (alone["gap"] ** 2 + error**2)
+    found = report.by("x1")
+    np.testing.assert_allclose(found["gap"], value, atol=1e-12)
+    reach = 1.959964 * np.sqrt(square - value**2)
+    np.testing.assert_allclose(found["high"] - found["gap"], reach, rtol=1e-6)
 
 
 def test_slices_of_several_features_hold_every_row():

@@ -67,8 +67,11 @@ def _sentence(report: ShiftReport) -> list[Html | str]:
 def _moved_sentence(report: ShiftReport) -> list[Html | str]:
     if report.shifted_features:
         many = len(report.shifted_features) > 1
+        said = "The features that moved" if many else "The feature that moved"
+        if report.status == "not_identified":
+            said += ", if this story is the right one"
         return [
-            "The features that moved: " if many else "The feature that moved: ",
+            f"{said}: ",
             tag("strong", names(report.shifted_features)),
             ".",
         ]

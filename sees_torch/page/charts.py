@@ -11,11 +11,13 @@ WIDTH, MARGIN = 400.0, 24.0
 
 
 class Axis:
-    """A horizontal axis that holds zero and all given values."""
+    """A horizontal axis that holds zero and all given values, and spans at least `least`."""
 
-    def __init__(self, values: Sequence[float], width: float, margin: float) -> None:
+    def __init__(
+        self, values: Sequence[float], width: float, margin: float, least: float = 0.0
+    ) -> None:
         low, high = min(0.0, *values), max(0.0, *values)
-        spare = 0.08 * (high - low) or 0.01
+        spare = max(0.08 * (high - low), (least - (high - low)) / 2) or 0.01
         self.low, self.high = low - spare, high + spare
         self.width, self.margin = width, margin
 
@@ -27,7 +29,7 @@ class Axis:
 def interval_chart(gap: float, interval: tuple[float, float] | None, unit: Unit) -> Html:
     """The gap and its interval on an axis that holds zero."""
     low, high = interval or (gap, gap)
-    axis = Axis([gap, low, high], WIDTH, MARGIN)
+    axis = Axis([gap, low, high], WIDTH, MARGIN, unit.least)
     said = f"The gap is {unit.points(gap)}"
     said += f", interval from {unit.gap(low)} to {unit.gap(high)}." if interval else "."
     parts = [

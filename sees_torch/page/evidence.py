@@ -32,13 +32,13 @@ def hypotheses(report: ShiftReport) -> Html:
     if not report.alternatives:
         return tag(
             "p",
-            f"The method {report.match.method} compares no hypotheses: what it assumes "
+            f"The method {report.method} compares no hypotheses: what it assumes "
             "is unchecked. The method auto compares them.",
         )
     found = report.hypotheses()
     unit = Unit(report.metric)
     reach = 1.96 * found["error"].fillna(0.0)
-    axis = Axis([*(found["gap"] - reach), *(found["gap"] + reach)], 180, 8)
+    axis = Axis([*(found["gap"] - reach), *(found["gap"] + reach)], 180, 8, unit.least)
     rows = []
     for (_, row), far in zip(found.iterrows(), reach, strict=True):
         said: list[Any] = [str(row["hypothesis"])]
@@ -71,7 +71,7 @@ def hypotheses(report: ShiftReport) -> Html:
                     "",
                     "gap",
                     "1.96 errors",
-                    "standard errors behind the best",
+                    "errors behind the best",
                     "share",
                 ],
                 rows,
@@ -102,7 +102,7 @@ def diagnostics(report: ShiftReport) -> Html:
             listed(_sentences(report.diagnostics, has_cells(report.weight_function))),
             tag(
                 "p",
-                f"Method {report.match.method}, estimator {report.gaps[0].estimator}, "
+                f"Method {report.method}, estimator {report.gaps[0].estimator}, "
                 f"interval: {report.interval_source}.",
             ),
             folded(

@@ -28,7 +28,7 @@ def moved(report: ShiftReport) -> Html:
         said.append(
             tag(
                 "p",
-                "Shifted: " if report.match.estimator else "Shifted together with the label: ",
+                "Shifted together with the label: " if _with_label(report) else "Shifted: ",
                 tag("strong", names(report.shifted_features)),
                 ".",
             )
@@ -48,6 +48,12 @@ def moved(report: ShiftReport) -> Html:
         said.append(tag("p", "No other set of as few features explains the target as well."))
     said.append(_selection(report))
     return joined(said)
+
+
+def _with_label(report: ShiftReport) -> bool:
+    """The weights differ between labels."""
+    weight = report.weight_function.table(report.source.rows).detach()
+    return bool((weight != weight[:, :1]).any())
 
 
 def _rivals(report: ShiftReport) -> list[Html]:

@@ -51,5 +51,10 @@ class Unit:
         return f"{self.gap(gap)} points" if self.rate else self.gap(gap)
 
     @property
+    def least(self) -> float:
+        """The least that an axis spans: what is written as zero should not look like a change."""
+        return 0.01 if self.rate else 0.0
+
+    @property
     def name(self) -> str:
         return "points" if self.rate else "units of the metric"

@@ -150,11 +150,10 @@ def _spread(report: ShiftReport) -> Html:
     level = torch.tensor(marks, dtype=mass.dtype, device=mass.device)
     place = torch.searchsorted(mass, level).clamp_max(len(values) - 1)
     return table(
-        f"{type(report.weight_function).__name__} are no table: quantiles of the weights of the "
-        "source rows",
-        [f"{100 * mark:g} %" for mark in marks],
-        [[f"{value:.3g}" for value in values[place].tolist()]],
-        numbers=range(1, len(marks)),
+        "The weights are no table of cells: quantiles over the source rows",
+        ["quantile", *(f"{100 * mark:g} %" for mark in marks)],
+        [["weight", *(f"{value:.3g}" for value in values[place].tolist())]],
+        numbers=range(1, len(marks) + 1),
     )
 
 

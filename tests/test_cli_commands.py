@@ -71,10 +71,11 @@ def test_a_label_in_the_target_is_ignored_aloud(files, capsys):
 
 @pytest.mark.parametrize("word", ["high", "0,5"])
 def test_text_for_probabilities(files, capsys, word):
-    files[0].assign(p=word).to_csv("s.csv", index=False)
+    proba = files[0]["p"].astype(object)
+    proba[7] = word
+    files[0].assign(p=proba).to_csv("s.csv", index=False)
     said = refused(capsys, sees(*PROBA))
-    assert "source_proba is not numeric" in said
-    assert word in said
+    assert f"source_proba is not numeric: it holds {word!r}" in said
 
 
 @pytest.mark.parametrize(("mark", "typed"), [(";", "';'"), ("\t", "tab"), ("|", "'|'")])
@@ -82,6 +83,7 @@ def test_another_separator(files, capsys, mark, typed):
     for table, name in zip(files, ("s.csv", "t.csv"), strict=True):
         table.to_csv(name, index=False, sep=mark)
     assert f"--separator {typed}" in refused(capsys, sees(*PROBA))
+    assert f"--separator {typed}" in refused(capsys, sees(*BASIC, "--proba", "p*"))
     assert sees(*PROBA, "--separator", typed.strip("'")) in EXIT_CODES.values()
 
 
@@ -107,8 +109,9 @@ def test_a_file_of_many_batches_is_read_in_parts(files, pair):
 
 def test_no_header(files, capsys):
     files[0].to_csv("s.csv", index=False, header=False)
-    said = refused(capsys, sees(*PROBA))
-    assert "first line looks like data: add a line with the names" in said
+    for asked in ("p", "p*"):
+        said = refused(capsys, sees(*BASIC, "--proba", asked))
+        assert "first line looks like data: add a line with the names" in said
 
 
 def test_percent_signs(files, capsys):

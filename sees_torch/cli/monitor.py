@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sees_torch.cli.models import load_model
 from sees_torch.cli.outputs import add_manners, check_files, csv_text
+from sees_torch.cli.predictions import add_predictions
 from sees_torch.cli.settings import add_settings, settings
 from sees_torch.cli.tables import classes_of, named_columns, one_column
 from sees_torch.data import Source
@@ -42,16 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--label", required=True, help="label column of the source, by name or pattern"
     )
-    parser.add_argument(
-        "--proba",
-        required=True,
-        nargs="+",
-        metavar="COLUMN",
-        help="probability columns, by name or pattern: one per class, or one for the second class",
-    )
-    parser.add_argument(
-        "--classes", nargs="+", metavar="CLASS", help="classes in the order of the probabilities"
-    )
+    add_predictions(parser)
     parser.add_argument(
         "--drop",
         nargs="+",
@@ -105,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _watch(options: argparse.Namespace, state: Path | None) -> int:
     outputs = [path for path in (options.csv, options.json, options.plot) if path is not None]
-    inputs = [options.source, *options.target]
+    inputs = [options.source, *options.target, *([] if not options.model else [options.model])]
     check_files(outputs, options.plot, options.force, inputs)
     _name_columns(options)
     chunks = _chunks(options)
@@ -131,15 +124,17 @@ def _watch(options: argparse.Namespace, state: Path | None) -> int:
 
 def _name_columns(options: argparse.Namespace) -> None:
     """Patterns of columns as the names in the source that they stand for."""
-    asked = options.proba
-    columns = TableFile(options.source, []).columns
+    if options.logits and options.model is None:
+        raise SeesError("--logits belongs to --model: columns of --proba must be probabilities.")
+    asked, separator = options.proba or [], options.separator
+    columns = TableFile(options.source, [], separator=separator).columns
     options.label = one_column(options.label, columns, "--label", options.source)
     options.proba = named_columns(asked, columns, "--proba", options.source)
     options.drop = named_columns(options.drop, columns, "--drop", options.source)
     for name in options.drop:
         if name not in columns:
             raise SchemaError(f"--drop: {options.source} has no column {name!r}.")
-    whole = TableFile(options.source, options.proba, options.label)
+    whole = TableFile(options.source, options.proba, options.label, separator=separator)
     options.classes = classes_of(options.classes, asked, options.proba, whole)
 
 
@@ -149,8 +144,8 @@ def _chunks(options: argparse.Namespace) -> Iterator[Chunk]:
     names = [path.name for path in options.target]
     if len(set(names)) < len(names):
         raise SeesError("two target files have one name: chunks are told apart by it.")
-    drop = [options.label, *options.drop]
-    files = [TableFile(path, options.proba, drop=drop) for path in options.target]
+    more: Any = {"drop": [options.label, *options.drop], "separator": options.separator}
+    files = [TableFile(path, options.proba, **more) for path in options.target]
     if options.time_column is not None:
         return time_chunks(files, options.time_column, options.every or "month")
     if options.chunk_rows is not None:
@@ -168,9 +163,13 @@ def _monitor(options: argparse.Namespace) -> ShiftMonitor:
     drop = list(options.drop)
     if options.time_column is not None:
         drop.append(options.time_column)
-    file = TableFile(options.source, options.proba, options.label, drop=drop)
+    more: Any = {"drop": drop, "separator": options.separator}
+    file = TableFile(options.source, options.proba, options.label, **more)
+    model = None if options.model is None else load_model(options.model)
     return ShiftMonitor(
-        Source.from_batches(file, classes=options.classes),
+        Source.from_batches(file, model, classes=options.classes, logits=options.logits),
+        model=model,
+        logits=options.logits,
         metric=options.metric,
         **settings(options),
         alerts=alerts,

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from sees_torch.cli.demo import check_draw
-from sees_torch.cli.estimate import add_predictions
 from sees_torch.cli.models import load_model
 from sees_torch.cli.outputs import add_manners, add_outputs, check_outputs, write_outputs
+from sees_torch.cli.predictions import add_predictions
 from sees_torch.cli.progress import Progress
 from sees_torch.cli.settings import add_settings, settings
 from sees_torch.cli.tables import classes_of, named_columns, one_column

@@ -8,7 +8,7 @@ from fnmatch import translate
 from pathlib import Path
 from typing import Any
 
-from sees_torch.data.files import TableFile
+from sees_torch.data.files import TableFile, missing_column
 from sees_torch.errors import SchemaError, SeesError
 
 
@@ -23,6 +23,7 @@ def named_columns(given: Sequence[str], known: Sequence[str], what: str, path: P
         if not matched:
             raise SchemaError(
                 f"{what}: no column of {path} fits the pattern {text!r}; it has {list(known)}."
+                + missing_column(text, known)
             )
         found += matched
     doubled = sorted({name for name in found if found.count(name) > 1})

@@ -50,12 +50,22 @@ def as_numbers(data: Any, what: str, device: torch.device | None = None) -> Tens
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError):
-            shown = array.ravel()[:1].tolist()
             raise SchemaError(
-                f"{what} is not numeric (it holds {shown}). Give numbers, without percent signs."
+                f"{what} is not numeric: it holds {_first_text(array)!r}. Give plain numbers, with "
+                "a decimal point and no percent signs."
             ) from None
     # A copy: the user's memory may be read-only or strided backwards, which torch refuses.
     return torch.from_numpy(np.array(array, dtype=np.float64, order="C")).to(device=device)
+
+
+def _first_text(array: np.ndarray) -> Any:
+    """The first entry that is no number."""
+    for entry in array.ravel().tolist():
+        try:
+            float(entry)
+        except (TypeError, ValueError):
+            return entry
+    return array.dtype.name
 
 
 def read_count(weight: Any, rows: int, what: str, *, empty: bool = False) -> Tensor:

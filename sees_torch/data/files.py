@@ -18,7 +18,26 @@ ROWS = 65_536
 """Rows of a batch."""
 PARQUET = (".parquet", ".pq")
 JSON_LINES = (".jsonl", ".ndjson")
+NUMBER = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
+"""A number with decimals names no column."""
 PACKED = (".gz", ".bz2", ".zip", ".xz", ".zst")
+
+
+def missing_column(name: str, columns: Sequence[Any]) -> str:
+    """What may be wrong when a table with these columns lacks one: a sentence, or nothing."""
+    words = [str(column) for column in columns]
+    if len(words) == 1:
+        for mark in (";", "\t", "|"):
+            if mark in words[0]:
+                typed = "tab" if mark == "\t" else f"'{mark}'"
+                return (
+                    f" Its columns seem to be separated by {mark!r}: pass separator={mark!r}, "
+                    f"on the command line --separator {typed}."
+                )
+    if any(NUMBER.fullmatch(word) for word in words):
+        return " The first line looks like data: add a line with the names of the columns."
+    near = get_close_matches(name.strip("*?"), words, 3)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 class TableFile:
@@ -67,23 +86,8 @@ class TableFile:
             if name not in self.columns:
                 raise SchemaError(
                     f"{self.path} has no column {name!r}; it has {self.columns}."
-                    + self._advice(name)
+                    + missing_column(name, self.columns)
                 )
-
-    def _advice(self, name: str) -> str:
-        """What may be wrong when a column is not there."""
-        if len(self.columns) == 1:
-            for mark in (";", "\t", "|"):
-                if mark in str(self.columns[0]):
-                    typed = "tab" if mark == "\t" else f"'{mark}'"
-                    return (
-                        f" Its columns seem to be separated by {mark!r}: pass separator={mark!r}, "
-                        f"on the command line --separator {typed}."
-                    )
-        if all(re.fullmatch(r"[-+.\deE]+(\.\d+)?|Unnamed.*", str(c)) for c in self.columns):
-            return " The first line looks like data: add a line with the names of the columns."
-        near = get_close_matches(name, [str(column) for column in self.columns], 3)
-        return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         place, of = self.shard

@@ -26,12 +26,13 @@ class Chunk:
     name: str
     features: pd.DataFrame
     proba: Any
+    """None where a model gives them."""
 
 
 def file_chunks(files: Sequence[TableFile]) -> Iterator[Chunk]:
     """Every file a chunk, under the file's name."""
     for file in files:
-        yield _joined(file.path.name, list(file))
+        yield _joined(file.path.name, list(_batches(file)))
 
 
 def row_chunks(files: Sequence[TableFile], rows: int) -> Iterator[Chunk]:
@@ -41,7 +42,7 @@ def row_chunks(files: Sequence[TableFile], rows: int) -> Iterator[Chunk]:
     for file in files:
         kept: list[tuple[Any, Any]] = []
         start = size = 0
-        for features, proba in file:
+        for features, proba in _batches(file):
             at = 0
             while at < len(features):
                 end = min(len(features), at + rows - size)
@@ -65,7 +66,7 @@ def time_chunks(files: Sequence[TableFile], column: str, every: Every) -> Iterat
     for file in files:
         if column not in file.columns:
             raise SchemaError(f"{file.path} has no column {column!r}; it has {file.columns}.")
-        for features, proba in file:
+        for features, proba in _batches(file):
             period = _periods(features[column], every, file)
             undated += int(period.isna().sum())
             rest = features.drop(columns=column)
@@ -110,6 +111,14 @@ def _periods(column: pd.Series[Any], every: Every, file: TableFile) -> pd.Series
     return times.dt.to_period(PERIODS[every])
 
 
+def _batches(file: TableFile) -> Iterator[tuple[Any, Any]]:
+    """Features and probabilities; these have no columns where the file has none."""
+    import numpy as np
+
+    for features, *proba in file:
+        yield features, proba[0] if proba else np.empty((len(features), 0))
+
+
 def _joined(name: str, parts: list[tuple[Any, Any]]) -> Chunk:
     import numpy as np
     import pandas as pd
@@ -117,4 +126,5 @@ def _joined(name: str, parts: list[tuple[Any, Any]]) -> Chunk:
     if not parts:
         return Chunk(name, pd.DataFrame(), np.empty(0))
     features = pd.concat([part for part, _ in parts], ignore_index=True)
-    return Chunk(name, features, np.concatenate([np.asarray(proba) for _, proba in parts]))
+    proba = np.concatenate([np.asarray(proba) for _, proba in parts])
+    return Chunk(name, features, proba if proba.ndim == 1 or proba.shape[1] else None)

@@ -11,8 +11,9 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from sees_torch import SeesError
+from sees_torch import SeesError, ShiftMonitor
 from sees_torch.cli import main
 from sees_torch.data.files import TableFile
 from sees_torch.monitor.chunks import row_chunks, time_chunks
@@ -70,6 +71,39 @@ def test_it_says_what_the_monitor_says(files, stream, capsys):
     assert shown.out.count("ALERT") == table["alert"].sum()
     with open("o.png", "rb") as file:
         assert file.read(4) == b"\x89PNG"
+
+
+def test_another_separator(files, stream, capsys):
+    for name in ("s.csv", "t.csv"):
+        pd.read_csv(name).to_csv(name, index=False, sep=";")
+    assert sees(*CHUNKS, "--max-drop", "0.5") == 2
+    assert "--separator ';'" in capsys.readouterr().err
+    assert sees(*CHUNKS, "--max-drop", "0.5", "--separator", ";") == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "cut", [(*CHUNKS,), ("--time-column", "when"), ()], ids=["rows", "time", "file"]
+)
+def test_a_saved_model_instead_of_probabilities(files, stream, cut):
+    class Network(torch.nn.Module):
+        def forward(self, x):
+            return x @ x.new_tensor([[0.0, 1.0], [0.0, 0.5], [0.5, 0.0]])
+
+    rows = ({0: torch.export.Dim("rows")},)
+    program = torch.export.export(Network(), (torch.ones(4, 3),), dynamic_shapes=rows)
+    torch.export.save(program, "model.pt2")
+    target = "dated.csv" if "when" in cut else "t.csv"
+    options = ("monitor", "s.csv", target, "--label", "y", "--drop", "p", *QUICK, *cut)
+    options = (*options, "--max-drop", "0.5", "--logits")
+    assert main([*options, "--model", "model.pt2", "--csv", "o.csv"]) == 0
+    monitor = ShiftMonitor(
+        stream.features, stream.labels, Network(), method="mlls", replicates=10, logits=True
+    )
+    table = stream.rows.drop(columns="p").reset_index(drop=True)
+    first = table[: len(table) if not cut else 150]
+    assert pd.read_csv("o.csv")["gap"][0] == pytest.approx(monitor.add(first).gap, abs=1e-6)
+    assert main([*options[:-1], "--logits", "--proba", "p"]) == 2
 
 
 def test_no_alert_is_exit_code_0(files):

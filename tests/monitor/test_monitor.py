@@ -152,7 +152,7 @@ def test_another_source_does_not_take_the_state(stream, tmp_path):
     stream.monitor().save(tmp_path / "state")
     other = ShiftMonitor(
         stream.features,
-        1 - stream.labels,
+        np.roll(stream.labels, 1),
         source_proba=stream.proba,
         method="mlls",
         replicates=20,

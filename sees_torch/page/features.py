@@ -45,7 +45,7 @@ def moved(report: ShiftReport) -> Html:
         said.append(tag("p", "These rivals are as simple and explain the target as well:"))
         said.append(listed(rivals))
     elif report.alternatives:
-        said.append(tag("p", "No other set of as few features explains the target as well."))
+        said.append(tag("p", "Nothing as simple explains the target as well."))
     said.append(_selection(report))
     return joined(said)
 

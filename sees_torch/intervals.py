@@ -49,8 +49,8 @@ def interval_kind(
 def doubted(source: Source, target: Target, hypotheses: Hypotheses, estimate: Estimate) -> Estimate:
     """That nothing shifted is as uncertain as labels only are: a small shift may have hidden."""
     choice, values = hypotheses.choice, estimate.values
-    if choice is None or values is None or estimate.error is None:
-        return estimate
+    if choice is None or values is None or estimate.error is None or estimate.mix is not None:
+        return estimate  # Labelled target rows tell how far off it is.
     share = 1.0
     places = [p for p, c in enumerate(choice.candidates) if isinstance(c.method, NoShift)]
     if choice.averaged:

@@ -196,6 +196,23 @@ class TestAnalytic:
         assert report.interval[0] < report.gap < report.interval[1]
 
 
+    def test_nothing_is_as_uncertain_as_labels_only(self):
+        """With few rows a small shift of the labels goes unseen: both errors are that of `eff`."""
+        given = drawn_world(0, 900, 300, features=3).inputs()
+        given |= {"target": given["source"][:300], "target_proba": given["source_proba"][:300]}
+        given |= {name: given[name][300:] for name in ("source", "labels", "source_proba")}
+        found, labels = (
+            estimate_shift(**given, method=method, replicates=0)
+            for method in ("auto", SEESem(features=()))
+        )
+        assert found.hypothesis == "nothing"
+        assert not found.match.choice.averaged
+        assert found.interval_source == "analytic"
+        assert found.standard_errors == pytest.approx(labels.standard_errors)
+        low, high = found.interval
+        assert low < 0 < high
+
+
 class TestNone:
     @pytest.mark.parametrize(
         ("method", "why"),

@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -413,3 +415,13 @@ def test_demo_leaves_a_page_beside_its_picture(tmp_path, capsys):
     assert main(["demo", "--rows", "200", "--plot", str(tmp_path / "d.png")]) == 0
     assert f"page: {tmp_path / 'd.html'}" in capsys.readouterr().out
     assert (tmp_path / "d.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_reader_that_has_seen_enough_loses_no_file(files):
+    command = [sys.executable, "-m", "sees_torch", "estimate", *PROBA, "--json", "out.json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert process.returncode == 141
+    assert said == b""
+    assert os.path.exists("out.json")

@@ -195,7 +195,6 @@ class TestAnalytic:
         assert report.interval_source == "analytic"
         assert report.interval[0] < report.gap < report.interval[1]
 
-
     def test_nothing_is_as_uncertain_as_labels_only(self):
         """With few rows a small shift of the labels goes unseen: both errors are that of `eff`."""
         given = drawn_world(0, 900, 300, features=3).inputs()

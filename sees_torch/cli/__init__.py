@@ -7,6 +7,7 @@ the options that returns the exit code.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from sees_torch.version import __version__
 __all__ = ["EXIT_CODES", "main"]
 
 COMMANDS = (estimate, monitor, simulate, methods, demo)
-REFUSED, INTERRUPTED = 2, 130
+REFUSED, INTERRUPTED, CUT_OFF = 2, 130, 141
 OUT_OF_MEMORY = "out of memory: keep fewer distinct rows by --max-rows, or free memory"
 EPILOG = (
     "exit codes: 0 done, and for estimate identified; 3 weak; 4 not identified; 5 monitor raised "
@@ -32,16 +33,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code.
 
     0 done (and identified), 2 input refused, 3 the estimate is weak, 4 it is not identified, 5 the
-    monitor raised an alert, 130 interrupted.
+    monitor raised an alert, 130 interrupted, 141 nobody reads on (files are written all the same).
     """
     options = _parser().parse_args(arguments)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SeesWarning)
         try:
             result: int = options.run(options)
+            sys.stdout.flush()
         except KeyboardInterrupt:
             print("sees: interrupted", file=sys.stderr)
             return INTERRUPTED
+        except BrokenPipeError:  # Whoever reads the output, such as head, has seen enough.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return CUT_OFF
         except (SeesError, OSError, MemoryError, RuntimeError) as error:
             named = isinstance(error, (SeesError, OSError))
             if options.traceback or not (named or is_shortage(error)):

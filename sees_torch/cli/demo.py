@@ -35,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
         pair = churn_pair(options.rows, options.rows, options.seed)
         progress.step("estimating")
         report = estimate_shift(**pair.inputs())
+    write_outputs(report, options)
     print(report)
     print()
     print("what really happened (the estimate saw no target label):")
@@ -45,7 +46,6 @@ def run(options: argparse.Namespace) -> int:
     )
     share = (pair.target_labels == "yes").mean()
     print(f"  churn in the target: {share:.1%}")
-    write_outputs(report, options)
     print(f"\npicture: {options.plot}")
     print(f"page: {options.html}")
     return 0

@@ -72,8 +72,8 @@ def run(options: argparse.Namespace) -> int:
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and int(os.environ["RANK"]):
         return 0  # The first process reports.
-    print(report)
     write_outputs(report, options)
+    print(report)
     # torchrun would take any other exit code for a crash.
     return 0 if several else EXIT_CODES[report.status]
 

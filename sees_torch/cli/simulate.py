@@ -79,10 +79,10 @@ def run(options: argparse.Namespace) -> int:
         pair = _drawn(options)
         progress.step(f"estimating from {len(pair.source):,} rows of each sample")
         report = estimate_shift(**pair.inputs(), **settings(options))
+    write_outputs(report, options)
     print(report)
     print()
     print("\n".join(_truth(pair, report, options.strength)))
-    write_outputs(report, options)
     return 0
 
 

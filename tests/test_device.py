@@ -42,10 +42,11 @@ from sees_torch.few_labels import LabelledError, strata
 from sees_torch.gap import ESTIMATORS, ROW_METRICS, estimate_gap, row_values
 from sees_torch.matching import cells
 from sees_torch.matching.basis_resamples import Stack
-from sees_torch.matching.cells import Batch, fit_cells, fit_shares
+from sees_torch.matching.batch import Batch
+from sees_torch.matching.cells import fit_cells, fit_shares
 from sees_torch.matching.penalised import BasisProblem
-from sees_torch.matching.sees_d import _fit_all
 from sees_torch.matching.selection import Evidence, Folds, simplest
+from sees_torch.matching.table_fits import fit_tables
 from sees_torch.solvers.group_simplex import GroupSimplex, certificate
 from sees_torch.solvers.implicit import quadratic_solution
 from sees_torch.solvers.interior_point import group_likelihood
@@ -245,7 +246,7 @@ def test_products_and_noise(cuda, route, sparsity, soft):
 def test_the_fit_of_sees_d(cuda):
     """Without constraints; the constrained solver follows."""
     products = subset_products(cuda(COUNTED[True]), PLANS[True, "matches", 1])
-    fit = _fit_all([products], constrained=False)[0]
+    fit = fit_tables([products], constrained=False)[0]
     assert on_cuda(fit.weight, fit.objective, fit.unseen, fit.solution)
 
 

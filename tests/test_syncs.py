@@ -5,7 +5,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import drawn_world, samples
 
 from sees_torch.data.counting import scatter_folds
-from sees_torch.matching.cells import Batch, fit_cells
+from sees_torch.matching.batch import Batch
+from sees_torch.matching.cells import fit_cells
 from sees_torch.solvers.group_simplex import GroupSimplex
 from sees_torch.solvers.interior_point import STEPS_A_ROUND, group_likelihood
 from sees_torch.solvers.logistic import ridge_logistic

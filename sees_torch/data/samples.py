@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,6 @@ from sees_torch.data.labels import (
     read_some_labels,
     resolve_classes,
 )
-from sees_torch.data.merging import equal_rows
 from sees_torch.data.probabilities import (
     by_class,
     model_classes,
@@ -27,7 +25,8 @@ from sees_torch.data.probabilities import (
     read_proba,
 )
 from sees_torch.data.ranks import exchange
-from sees_torch.data.schema import Rows, Schema
+from sees_torch.data.sample import Sample
+from sees_torch.data.schema import Schema
 from sees_torch.data.streams import (
     MAX_ROWS,
     PRECISION,
@@ -40,123 +39,8 @@ from sees_torch.data.tables import Name
 from sees_torch.data.treatments import treatments
 from sees_torch.errors import SeesError, ShapeError, SupportError
 
-Sample = TypeVar("Sample", bound="_Sample")
 
-
-class _Sample:
-    """Rows, probabilities and multiplicities of one sample."""
-
-    rows: Rows
-    schema: Schema
-    classes: tuple[Any, ...]
-    labels: Tensor
-    """(n,) position of the label; -1 where a target's label is not known."""
-    proba: Tensor
-    """(n, L) what the model says: predictions and metrics are read from it."""
-    posterior: Tensor
-    """(n, L) p(y|x) as the methods use it: `proba`, calibrated if asked."""
-    count: Tensor
-    """(n,) row multiplicities."""
-    notes: tuple[str, ...] = ()
-    """What was done to unusual input, in words."""
-    sampled: bool = False
-    """These are sampled rows even where multiplicities are below one: old rows count less."""
-
-    @property
-    def total(self) -> Tensor:
-        return self.count.sum()
-
-    @property
-    def mass(self) -> Tensor:
-        """(n,) multiplicities that sum to one."""
-        return self.count / self.total
-
-    @property
-    def predictions(self) -> Tensor:
-        """(n,) most probable class, the first one where several tie."""
-        if self.proba.shape[1] == 2:
-            return (self.proba[:, 1] > self.proba[:, 0]).to(torch.int64)
-        return self.proba.argmax(dim=1)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def mean(self, per_row: Tensor) -> Tensor:
-        """Mean over the rows of a (n, ...) tensor, multiplicities included."""
-        return torch.tensordot(self.mass.to(per_row.dtype), per_row, dims=1)
-
-    def with_posterior(self: Sample, posterior: Tensor) -> Sample:
-        """The same sample with another p(y|x)."""
-        other = copy.copy(self)
-        other.posterior = posterior
-        return other
-
-    def merged(self: Sample) -> tuple[Sample, Tensor]:
-        """The distinct rows with their multiplicities, and which of them every row became.
-
-        Rows of multiplicity zero are dropped (they become the one past the last). The order of
-        the distinct rows depends on their content only: neither the order of rows nor batches nor
-        processes change it, so that resamples come out the same.
-        """
-        groups = equal_rows(self.schema, self.rows, self.labels, self.proba.detach())
-        groups = groups.counted(self.count)
-        count = groups.sum(self.count)
-        other = self.select(groups.first, count)
-        if torch.is_grad_enabled() and (self.proba.requires_grad or self.posterior.requires_grad):
-            # Equal to their mean, so that gradients reach every row by its share.
-            for name in ("proba", "posterior"):
-                rows = getattr(self, name)
-                mean = groups.sum(rows * self.count[:, None]) / count[:, None]
-                setattr(other, name, rows[groups.first].detach() + (mean - mean.detach()))
-        return other, groups.of_row
-
-    def select(self: Sample, index: Tensor, count: Tensor) -> Sample:
-        """Some of the rows, with other multiplicities."""
-        other = copy.copy(self)
-        other.rows, other.labels, other.count = self.rows[index], self.labels[index], count
-        other.proba, other.posterior = self.proba[index], self.posterior[index]
-        return other
-
-    def _take(
-        self,
-        count: Callable[[], Counted | None],
-        precision: int | None,
-        max_rows: int,
-        distributed: bool,
-        what: str,
-    ) -> None:
-        """Fill the sample with the counted rows of one process, or of all."""
-        tally = Tally(self.schema, precision, max_rows)
-        for counted in exchange(count) if distributed else [count()]:
-            if counted is not None:
-                tally.merge(counted)
-        found = tally.counted()
-        if found is None:
-            raise SupportError(f"{what} is empty: at least one row is needed.")
-        self.rows, self.labels, self.count = found.rows, found.labels, found.count
-        self.proba = self.posterior = found.proba
-        self.notes = found.notes(what)
-
-    def to(self: Sample, *place: Any) -> Sample:
-        """The sample on another device, or in another precision, as `Tensor.to`.
-
-        In float32 solves stop at 1e-4, which is enough for a gap to a hundredth of a point.
-        """
-        other = copy.copy(self)
-        other.proba, other.posterior = self.proba.to(*place), self.posterior.to(*place)
-        other.count = self.count.to(*place)
-        device = other.proba.device
-        other.rows, other.labels = self.rows.to(device), self.labels.to(device)
-        return other
-
-    def with_count(self: Sample, count: Tensor) -> Sample:
-        """The same rows with other multiplicities."""
-        other = copy.copy(self)
-        other.count = count
-        return other
-
-
-class Source(_Sample):
+class Source(Sample):
     """The labelled source sample, held out from the model's training.
 
     Args:
@@ -275,7 +159,7 @@ class Source(_Sample):
         return source
 
 
-class Target(_Sample):
+class Target(Sample):
     """The unlabelled target sample, coded as its source was.
 
     Args:
@@ -378,7 +262,7 @@ class Target(_Sample):
 def is_population(source: Source, target: Target) -> bool:
     """Multiplicities that average below one are probabilities: there is no sampling noise."""
 
-    def below(sample: _Sample) -> bool:
+    def below(sample: Sample) -> bool:
         rows = float((sample.count > 0).sum())
         return not sample.sampled and float(sample.total) < (1 - 1e-9) * rows
 

@@ -19,7 +19,7 @@ from sees_torch.solvers.implicit import wants_graph
 from sees_torch.statistics.subsets import Subsets
 
 if TYPE_CHECKING:
-    from sees_torch.matching.cells import Batch
+    from sees_torch.matching.batch import Batch
 
 MANY_ROWS = 50_000
 """Fewer rows of both samples are left as they are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,8 +40,14 @@ class BBSE(Parameters):
         return "bbse"
 
     def match(self, source: Source, target: Target) -> Match:
-        found = SEESd(sparsity=0, soft=self.soft).match(source, target)
-        return Match(self.name, found.weight_function, residual=found.residual, status=found.status)
+        return self.match_many(source, [target])[0]
+
+    def match_many(self, source: Source, targets: Sequence[Target]) -> list[Match]:
+        """The matches of one source to many targets, in one solve."""
+        return [
+            Match(self.name, found.weight_function, residual=found.residual, status=found.status)
+            for found in SEESd(sparsity=0, soft=self.soft).match_many(source, targets)
+        ]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.efficient import has_cells, worst_condition
 from sees_torch.errors import SeesWarning, SupportError
-from sees_torch.matching.cells import Batch
+from sees_torch.matching.batch import Batch
 from sees_torch.matching.match import Candidate, Choice, Match, quietly
 from sees_torch.matching.reference import NoShift
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc

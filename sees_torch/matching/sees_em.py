@@ -12,7 +12,8 @@ from torch import Tensor
 from sees_torch.data import Source, Target
 from sees_torch.data.tables import Name
 from sees_torch.errors import SchemaError, SeesError
-from sees_torch.matching.cells import Batch, CellWeights, chunks, fit_cells, fit_shares
+from sees_torch.matching.batch import Batch
+from sees_torch.matching.cells import CellWeights, chunks, fit_cells, fit_shares
 from sees_torch.matching.coarse import coarse
 from sees_torch.matching.match import Match, chosen_again, whole_number
 from sees_torch.matching.parameters import Parameters

@@ -6,7 +6,8 @@ import torch
 
 from sees_torch import SEESem, Source, Target
 from sees_torch.matching import coarse as coarse_rows
-from sees_torch.matching.cells import Batch, fit_cells
+from sees_torch.matching.batch import Batch
+from sees_torch.matching.cells import fit_cells
 from sees_torch.matching.coarse import coarse
 from sees_torch.matching.sees_em import best_shrinkage
 from sees_torch.statistics.subsets import subsets_of

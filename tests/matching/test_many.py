@@ -31,6 +31,7 @@ def one_source_many_targets():
         SEESd(sparsity=0),
         SEESd(sparsity="auto"),
         BBSE(),
+        BBSE(soft=True),
         MLLS(),
     ],
     ids=str,
@@ -38,7 +39,7 @@ def one_source_many_targets():
 @pytest.mark.filterwarnings("ignore::sees_torch.SupportWarning")
 def test_equal_to_one_after_the_other(method):
     source, targets = one_source_many_targets()
-    assert isinstance(method, ManyMatcher) == isinstance(method, SEESd)
+    assert isinstance(method, ManyMatcher) == isinstance(method, SEESd | BBSE)
     together = match_many(method, source, targets)
     assert len(together) == len(targets)
     for found, target in zip(together, targets, strict=True):

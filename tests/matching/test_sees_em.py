@@ -20,7 +20,8 @@ from sees_torch import (
     TableWeights,
     Target,
 )
-from sees_torch.matching.cells import Batch, fit_cells
+from sees_torch.matching.batch import Batch
+from sees_torch.matching.cells import fit_cells
 from sees_torch.matching.sees_em import CellShares
 from sees_torch.statistics.subsets import subsets_of
 

@@ -6,11 +6,11 @@
 One CSV row a case, written as it finishes: run the same command again to resume, delete the CSV or
 name another to measure anew. Every case has a process of its own, in which both sides of a ratio
 get the same samples and take turns; the seconds are medians after a warm-up (a side that needs
-more than a minute runs once). The peak of memory is VmHWM of that process (Linux), reset before a
-run, less what was resident then: inputs are not in it. Without a folder, simulated tables of the
-same shape stand in for CREDIT and the COVID-19 tests; opponents that are not installed are left
-out. On cores that others use as well, waiting OpenMP threads cost most of the time: set
-`--threads 1`, or OMP_WAIT_POLICY=passive.
+more than a minute runs once), by the clock and of the processor. The peak of memory is VmHWM of
+that process (Linux), reset before a run, less what was resident then: inputs are not in it.
+Without a folder, simulated tables of the same shape stand in for CREDIT and the COVID-19 tests;
+opponents that are not installed are left out. On cores that others use as well, waiting OpenMP
+threads cost most of the time: set `--threads 1`, or OMP_WAIT_POLICY=passive.
 """
 
 from __future__ import annotations
@@ -92,13 +92,14 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
 """Okabe and Ito's, which colour-blind readers can tell apart."""
 PRINTED = [
     "what", "against", "data", "n", "m", "d", "s", "L", "ours [s]", "opponent [s]", "ratio",
-    "ratio is", "goal", "met", "ours [MiB]", "opponent [MiB]", "same answer", "agreement", "note",
+    "ratio, processor", "ratio is", "goal", "met", "ours [MiB]", "opponent [MiB]", "same answer",
+    "agreement", "note",
 ]  # fmt: skip
 
 
 ITEMS = (
     "sees-d", "sees-c", "kliep", "mlls", "cbpe", "limit", "auto", "few-rows", "growth-n",
-    "growth-d", "large-s", "interval",
+    "growth-d", "large-s", "interval", "many",
 )  # fmt: skip
 
 
@@ -268,6 +269,9 @@ def all_cases(size: str, folder: Path | None) -> Iterator[Case]:
         goal = "<= 50" if name == "SEES-em s=1" else ""
         words = f"{name}, with interval"
         yield case("interval", words, "the point alone", table, rows, 23, None, build, goal, False)
+    for name, many_at_once in (("BBSE", BBSE()), ("SEES-d s=1", SEESd())):
+        build = partial(opponents.many_contest, partial(simulated, 4000, 8), many_at_once)
+        yield case("many", name, "60 targets in turn", "simulated", 4000, 8, None, build)
 
 
 def measure(size: str, folder: Path | None, key: str) -> tuple[dict[str, Any], str]:
@@ -293,6 +297,7 @@ def measure(size: str, folder: Path | None, key: str) -> tuple[dict[str, Any], s
         "L": len(contest.samples[0].classes),
         "ours [s]": float(np.median(ours.times)),
         "ours [MiB]": ours.peak,
+        "ours [processor s]": ours.busy,
         "goal": goal,
         "note": contest.note,
         "runs": " and ".join(str(len(side.times)) for side in (ours, *others)),
@@ -306,6 +311,9 @@ def measure(size: str, folder: Path | None, key: str) -> tuple[dict[str, Any], s
         ratio = seconds / row["ours [s]"]
         row |= {"opponent [s]": seconds, "opponent [MiB]": side.peak}
         row["ratio"] = ratio if case.faster else 1 / ratio
+        processor = contest.scale * side.busy
+        least = processor / row["ours [processor s]"]
+        row["ratio, processor"] = least if case.faster else 1 / least
         row["ratio is"] = "opponent / ours" if case.faster else "ours / opponent"
         if goal:
             bound = float(goal.split()[1])
@@ -460,6 +468,8 @@ def main() -> None:
             print(f"failed: {problem!r}")
             continue
         ratio = f", ratio {row['ratio']:.3g}" if "ratio" in row else ""
+        if "ratio, processor" in row:
+            ratio += f", of processor seconds {row['ratio, processor']:.3g}"
         print(f"{row['ours [s]']:.3g} s{ratio} (threads: {row['threads']}; load {row['load']:.1f})")
         print(profile, end="")
         table = with_exponents(pd.concat([table, pd.DataFrame([row])], ignore_index=True))

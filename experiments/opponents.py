@@ -65,11 +65,15 @@ class Contest:
 
 @dataclass
 class Side:
-    """One side of a race: what it returned, its seconds, and its peak of memory in MiB."""
+    """One side of a race: what it returned, its seconds, and its peak of memory in MiB.
+
+    Processor seconds beside the clock's: a busy machine disturbs them less.
+    """
 
     run: Callable[[], Any]
     result: Any = None
     times: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     peak: float = np.nan
 
     def go(self, gauge: bool = False) -> float:
@@ -80,12 +84,18 @@ class Side:
             ctypes.CDLL(None).malloc_trim(0)  # Freed memory that is kept would hide a peak.
             reset.write_text("5")
             before = _status("VmRSS")
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         self.result = self.run()
         seconds = time.perf_counter() - start
+        self.processor.append(time.process_time() - processor)
         if gauge:
             self.peak = (_status("VmHWM") - before) / 1024
         return seconds
+
+    @property
+    def busy(self) -> float:
+        """Median processor seconds of the runs that are timed."""
+        return float(np.median(self.processor[-len(self.times) :]))
 
     def wants_more(self) -> bool:
         seconds = sum(self.times)
@@ -505,6 +515,25 @@ def alone(load: Callable[[], Samples], method: Any) -> Contest:
     if method is None:
         return Contest((source, target), partial(one_pass, source, target))
     return Contest((source, target), partial(method.match, source, target))
+
+
+def many_contest(load: Callable[[], Samples], method: Any, targets: int = 60) -> Contest:
+    """Many targets of 400 rows in one solve, against one after the other."""
+    source, target = load()
+    one = torch.ones(400, dtype=torch.float64)
+    places = [(torch.arange(400) + 40 * k) % len(target) for k in range(targets)]
+    many = [target.select(place, one) for place in places]
+
+    def agree(ours: Any, theirs: Any) -> tuple[bool, str]:
+        same = all(a.features == b.features for a, b in zip(ours, theirs, strict=True))
+        return same, "features of every target"
+
+    return Contest(
+        (source, target),
+        partial(method.match_many, source, many),
+        lambda: [method.match(source, part) for part in many],
+        agree,
+    )
 
 
 def interval_contest(load: Callable[[], Samples], method: Any) -> Contest:

@@ -147,7 +147,7 @@ def sensitivity(tables: Tables) -> Figure:
     results = tables["results"].assign(loss=(tables["results"]["error"] / 100) ** 2)
     told = results["method"].str.startswith("SEES-d s=")
     loss = results[told].groupby("sparsity")["loss"]
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    figure = Figure(figsize=(8.4, 3.8), layout="constrained")
     axes = figure.subplots()
     mean, deviation = loss.mean(), loss.std().fillna(0.0)
     colour, _ = style("SEES-d", [])
@@ -160,7 +160,7 @@ def sensitivity(tables: Tables) -> Figure:
         color=colour,
         marker="s",
         capsize=3,
-        label="SEES-d (band: standard deviation, bar: standard error)",
+        label="SEES-d (bar: standard error,\nband: standard deviation)",
     )
     for method, part in results[~told].groupby("method", sort=False):
         colour, _ = style(str(method), methods_of(results))
@@ -173,7 +173,7 @@ def sensitivity(tables: Tables) -> Figure:
     axes.set_xticks(list(mean.index), [f"{s:g}" for s in mean.index])
     axes.set_yscale("log")
     axes.grid(alpha=0.25, linewidth=0.5)
-    axes.legend(fontsize=7)
+    figure.legend(loc="outside right center", fontsize=7, frameon=False)
     return figure
 
 

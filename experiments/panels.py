@@ -160,5 +160,6 @@ def share_panel(axes: Axes, table: pd.DataFrame, names: str) -> None:
         )
     axes.set_xticks(place, mean.index, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
     axes.set_ylabel("share of rows [%]")
+    axes.set_ylim(0, 1.2 * axes.get_ylim()[1])  # Room for the legend.
     axes.grid(alpha=0.25, axis="y", linewidth=0.5)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="upper center", ncols=2)

@@ -229,7 +229,8 @@ def _doubt_features(
         return
     if is_dense(choice.candidate):
         doubts.add("the shift is not sparse: many features moved")
-        return
+        if not choice.eligible[0]:
+            return  # No table could be chosen: one that fits better was not passed over.
     chosen = next(a for a in alternatives if a.place == choice.chosen)
     if chosen.behind > STANDARD_ERRORS:
         # Only a hypothesis whose labels cannot be told apart is passed over like this.

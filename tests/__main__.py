@@ -1,7 +1,8 @@
 """`python -m tests`: every check of the project, in the order of their speed.
 
 The tests run as two processes of one thread each, which two cores finish in half the time; the
-output of the second follows that of the first.
+output of the second follows that of the first. `python -m tests --coverage` prints at the end which
+share of the package's lines and branches they run.
 """
 
 import os
@@ -20,6 +21,10 @@ TESTS = Path(__file__).parent
 ROOMS = ("data", "monitor", "saving")
 FIRST = sorted(map(str, [*TESTS.glob("test_[a-f]*.py"), *(TESTS / room for room in ROOMS)]))
 SECOND = [f"--ignore={path}" for path in FIRST]
+COVERAGE = "--coverage" in sys.argv[1:]
+MEASURED = ("coverage", "run", "--branch", "--parallel-mode", "--source=sees_torch")
+MODULES = ("-m", *MEASURED, "-m", "pytest") if COVERAGE else ("-m", "pytest")
+PYTEST = [sys.executable, *MODULES]
 
 
 def tool(name: str) -> str:
@@ -35,9 +40,12 @@ for name, *arguments in CHECKS:
 print("$ pytest", flush=True)
 single = {**os.environ, "OMP_NUM_THREADS": "1"}
 with tempfile.TemporaryFile() as later:
-    second = subprocess.Popen([tool("pytest"), *SECOND], env=single, stdout=later, stderr=later)
-    first = subprocess.run([tool("pytest"), *FIRST], env=single, check=False).returncode
+    second = subprocess.Popen([*PYTEST, *SECOND], env=single, stdout=later, stderr=later)
+    first = subprocess.run([*PYTEST, *FIRST], env=single, check=False).returncode
     code = second.wait() or first
     later.seek(0)
     print(later.read().decode(), flush=True)
+if COVERAGE:
+    for step in (("combine", "-q"), ("report", "--skip-covered")):
+        subprocess.run([sys.executable, "-m", "coverage", *step], check=True)
 sys.exit(code)

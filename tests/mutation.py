@@ -30,7 +30,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "torchmetrics", "pandas", "scipy.optimize", "cvxpy", "hypothesis", "sklearn")
 USERS = {
-    "solvers": (),
+    "solvers": ("tests/test_gradients.py",),
     "statistics": ("tests/matching/test_sees_d.py", "tests/matching/test_sees_c.py"),
     "sees_torch": ("tests/test_estimation.py", "tests/test_uncertainty.py"),
 }
@@ -64,7 +64,7 @@ def stages(module: Path) -> list[tuple[str, ...]]:
     every = [(str(own.relative_to(ROOT)),)] if own.exists() else []
     if room != "sees_torch":
         every.append((f"tests/{room}", f"--ignore={every[0][0]}") if every else (f"tests/{room}",))
-    return [*every, *([USERS[room]] if USERS[room] else [])]
+    return [*every, USERS[room]]
 
 
 def modules() -> list[Path]:

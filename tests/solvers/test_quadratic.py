@@ -294,3 +294,17 @@ def test_float32_comes_back_as_float32():
     assert single.value.dtype == torch.float32
     # RIDGE = 1e-9 is below float32's epsilon, and conditions reach 1e3: 1e-7 becomes 1e-3.
     torch.testing.assert_close(single.value.double(), exact, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("scale", "pull"), [(1e-6, 0.0), (1e-2, 0.0), (1.0, 0.0), (1e4, 0.0), (1e-2, 1e4)]
+)
+def test_the_multiplier_may_be_of_any_size(scale, pull):
+    """min w^2 - 2 pull w with scale w = 1, so that w = pull + nu scale."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    found = nonnegative_quadratic(
+        one[None], pull * one, scale * one, one[0], torch.zeros(1, dtype=torch.int64), 0 * one
+    )
+    assert bool(found.converged.all())
+    assert found.value.item() == pytest.approx(1 / scale, rel=1e-9)
+    assert found.multiplier.item() == pytest.approx((1 / scale - pull) / scale, rel=1e-6)

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-NEWTON_STEPS = 8
+NEWTON_STEPS = 20
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ from sees_torch.statistics.subsets import subsets_of
 
 SCREENED = 50_000
 """Feature sets are first compared on about so many distinct rows of each sample."""
+MOST_LEVELS = 1000
+"""Of all features together, up to which shifts of many features are looked at unasked."""
 CONTENDERS = 4
 """Feature sets of each size that are then compared on all rows."""
 HOPELESS = 1000.0

@@ -49,7 +49,7 @@ def compare(
     """The best hypothesis of every rank of simplicity, and the rivals of the chosen one."""
     choice = hypotheses.choice
     assert choice is not None
-    score, errors = choice.evidence.score(), choice.evidence.standard_errors()
+    score, errors = choice.evidence.score(), choice.evidence.standard_errors
     best, chosen = int(score.argmax()), choice.chosen
     rank = choice.candidate.rank
     order = score.argsort(descending=True, stable=True).tolist()

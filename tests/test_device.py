@@ -352,7 +352,7 @@ def test_evidence_and_choice(cuda):
     ratios = cuda([(torch.ones(2, 60), torch.ones(2, 50)), (torch.ones(1, 60), torch.ones(1, 50))])
     ratios = [tuple(ratio.double() for ratio in pair) for pair in ratios]
     evidence = Evidence.of(source, target, ratios)
-    score, error = evidence.score(), evidence.standard_errors()
+    score, error = evidence.score(), evidence.standard_errors
     here, there = (cuda(torch.ones(4, k, dtype=torch.float64)) for k in (60, 50))
     again = evidence.score(here, there)
     assert again.shape == (4, 3)

@@ -99,7 +99,7 @@ class Choice:
         """(...,) the choice by scores (..., H)."""
         rank = torch.tensor([candidate.rank for candidate in self.candidates], device=score.device)
         usable = torch.where(self.eligible, score, -torch.inf)
-        return simplest(usable, self.evidence.standard_errors(), rank, limit)
+        return simplest(usable, self.evidence.standard_errors, rank, limit)
 
     @property
     def candidate(self) -> Candidate:
@@ -110,7 +110,7 @@ class Choice:
         """(H,) how far each is behind the best that could be chosen, in standard errors."""
         score = torch.where(self.eligible, self.evidence.score(), -torch.inf)
         best = int(score.argmax())
-        error = self.evidence.standard_errors()[best]
+        error = self.evidence.standard_errors[best]
         return ((score[best] - score) / error.clamp_min(1e-37)).where(score < score[best], 0.0)
 
     def likely(self, open_to: Tensor) -> list[int]:

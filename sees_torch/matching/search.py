@@ -81,6 +81,7 @@ class Search:
         self.candidates: list[Candidate] = []
         self.ratios: list[tuple[Tensor, Tensor]] = []
         self.fitted: dict[int, Match] = {}
+        self._compared: Evidence | None = None
 
     def add_nothing(self) -> None:
         ratio = torch.ones_like(self.source.count)[None], torch.zeros_like(self.target.count)[None]
@@ -197,6 +198,7 @@ class Search:
     def _add(self, candidates: list[Candidate], ratios: tuple[Tensor, Tensor]) -> None:
         self.candidates += candidates
         self.ratios.append(ratios)
+        self._compared = None
 
     def _by_score(self, size: int) -> list[tuple[int, ...]]:
         """Feature sets of one size, best first."""
@@ -209,7 +211,10 @@ class Search:
         return [features for _, features in sorted(of_size)]
 
     def _evidence(self) -> Evidence:
-        return Evidence.of(self.source, self.target, self.ratios)
+        """Of all hypotheses so far; made by passes over all rows, so kept until one is added."""
+        if self._compared is None:
+            self._compared = Evidence.of(self.source, self.target, self.ratios)
+        return self._compared
 
     def _fit(self, place: int) -> Match:
         if place not in self.fitted:

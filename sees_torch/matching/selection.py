@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -157,6 +158,7 @@ class Evidence:
         n, m = self.source_count.sum(), self.target_count.sum()
         return score * (TEMPER * n * m / (n + m))
 
+    @cached_property
     def standard_errors(self) -> Tensor:
         """(H, H) standard error of the difference of two scores."""
         if self.population:

@@ -106,7 +106,7 @@ class TestEvidence:
             centred = values - np.average(values, weights=count)
             return count @ centred**2 / count.sum() ** 2
 
-        errors = found.standard_errors()
+        errors = found.standard_errors
         for i in range(4):
             for j in range(4):
                 square = mean_variance(np.log(there[i]) - np.log(there[j]), v)
@@ -134,13 +134,13 @@ class TestEvidence:
             False,
         )
         # The spread of 400 draws has a relative standard error of 1 / sqrt(800).
-        assert abs(spread / float(sample.standard_errors()[0, 1]) - 1) < 4 / 800**0.5
+        assert abs(spread / float(sample.standard_errors[0, 1]) - 1) < 4 / 800**0.5
 
     def test_populations_have_no_standard_error(self):
         source, target = samples(exact_world(0, features=2))
         ones = torch.ones(2, len(source), dtype=torch.float64)
         found = Evidence.of(source, target, [(ones, ones * tensor([[0.0], [np.log(2)]]))])
-        assert found.standard_errors().abs().max() == 0
+        assert found.standard_errors.abs().max() == 0
         np.testing.assert_allclose(found.score(), [0.0, np.log(2)], atol=1e-12)
 
 
@@ -242,7 +242,7 @@ class TestFolds:
         found = [SEESem(1).match(*samples(p)).choice.evidence for p in (pair, merge(pair)[0])]
         torch.testing.assert_close(found[0].score(), found[1].score(), rtol=0, atol=1e-6)
         torch.testing.assert_close(
-            found[0].standard_errors(), found[1].standard_errors(), rtol=0.1, atol=1e-6
+            found[0].standard_errors, found[1].standard_errors, rtol=0.1, atol=1e-6
         )
 
     def test_of_equal_rows_differ_as_much_as_of_others(self):

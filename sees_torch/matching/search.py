@@ -150,9 +150,9 @@ class Search:
 
     def misfit(self) -> float:
         """What the best hypothesis so far leaves unexplained; above 1 more features moved."""
-        here, there = (torch.cat(parts) for parts in zip(*self.ratios, strict=True))
-        best = int(self._evidence().score().argmax())
-        return misfit(self.source, self.target, here[best], there[best])
+        evidence = self._evidence()
+        best = int(evidence.score().argmax())
+        return misfit(self.source, self.target, evidence.on_target[best].exp())
 
     def add_dense_path(self) -> None:
         """Shifts of many features: of covariates only, and with the label."""

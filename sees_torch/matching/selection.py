@@ -169,20 +169,19 @@ class Evidence:
         return (own[:, None] + own - 2 * spread).clamp_min(0.0).sqrt()
 
 
-def misfit(source: Source, target: Target, here: Tensor, there: Tensor) -> float:
+def misfit(source: Source, target: Target, ratio: Tensor) -> float:
     """Largest leftover shift of any level of any feature with the posterior, in its noise.
 
     If r is p_t(x) / p_s(x), then E_t[z / r] = E_s[z] for every z; here z = p(y|x) 1[x_i = level].
 
     Args:
         source, target: the samples.
-        here: (n,) held-out r on the source; there: (m,) its logarithm on the target.
+        ratio: (m,) held-out r on the target, divided by its mean over the source.
 
     Returns:
         The largest z-score over what the largest of so many independent ones would be; above
         one, some feature shifted in a way that r does not explain.
     """
-    ratio = there.exp() / (here.clamp_min(LEAST_RATIO) @ source.mass)
     worst, tests = torch.zeros_like(ratio[0]), 0
     for j, size in enumerate(source.schema.cardinalities):
         moments = []

@@ -10,7 +10,15 @@ from worlds import drawn_world, exact_world, samples
 from sees_torch import Auto, SEESc, SEESem, Source, Target
 from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.sees_c import CovariatesOnly
-from sees_torch.matching.selection import FOLDS, LEAST_RATIO, TIE, Evidence, Folds, simplest
+from sees_torch.matching.selection import (
+    FOLDS,
+    LEAST_RATIO,
+    TIE,
+    Evidence,
+    Folds,
+    misfit,
+    simplest,
+)
 
 
 def tensor(values):
@@ -384,3 +392,26 @@ class TestRefits:
         for table, sample in ((on_source, source), (on_target, target)):
             expected = match.weight_function.table(sample.rows)
             torch.testing.assert_close(table[0], expected, rtol=0, atol=1e-6)
+
+
+class TestMisfit:
+    """What a ratio leaves unexplained, in units of what chance would."""
+
+    def samples(self, seed):
+        pair = drawn_world(seed=seed, n=3000, m=3000)
+        return pair, *samples(pair)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_the_true_ratio_leaves_nothing(self, seed):
+        pair, source, target = self.samples(seed)
+        weight = torch.ones(len(target), 2, dtype=torch.float64)
+        for (level, label), value in pair.weight_table.items():
+            at = torch.tensor(pair.target["x0"].to_numpy() == level)
+            weight[at, label] = value
+        ratio = (target.posterior * weight).sum(dim=1)
+        assert misfit(source, target, ratio) < 1
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_no_ratio_leaves_the_shift(self, seed):
+        _, source, target = self.samples(seed)
+        assert misfit(source, target, torch.ones_like(target.count)) > 1.5

@@ -237,7 +237,9 @@ def _doubt_features(
     if choice is None:
         return
     if is_dense(choice.candidate):
-        doubts.add("no table on a few features explains the target: the shift is not sparse")
+        few = f"the label and {len(match.features)} features or more moved"
+        none = "no table on a few features explains the target"
+        doubts.add(f"{few if choice.candidate.features else none}: the shift is not sparse")
         if not choice.eligible[0]:
             return  # No table could be chosen: one that fits better was not passed over.
     chosen = next(a for a in alternatives if a.place == choice.chosen)

@@ -266,7 +266,7 @@ class Search:
 
     def _match(self, choice: Choice) -> Match:
         """The match of the chosen hypothesis, with what there is to warn of said."""
-        if is_dense(choice.candidate):
+        if choice.candidate.rank >= COVARIATES:
             return replace(self.fitted[choice.chosen])
         return choice.candidate.method.match(self.source, self.target)
 

@@ -19,6 +19,7 @@ from sees_torch import (
     SupportWarning,
     TableWeights,
     Target,
+    estimate_shift,
 )
 from sees_torch.matching.batch import Batch
 from sees_torch.matching.cells import fit_cells
@@ -484,3 +485,12 @@ def test_a_shrinkage_that_is_given_is_kept_by_the_search():
         assert row_weights(searched, source) == pytest.approx(row_weights(told, source))
         weights.append(row_weights(searched, source))
     assert abs(weights[0] - weights[1]).max() > 1e-3
+
+
+def test_a_search_may_end_with_more_features_than_a_sparse_shift_has():
+    pair = drawn_world(seed=0, n=3000, m=3000, features=10, levels=2, shifted=5)
+    report = estimate_shift(**pair.inputs(), method=SEESem(), replicates=20)
+    assert len(report.shifted_features) == 4
+    assert set(report.shifted_features) <= set(pair.features)
+    assert report.status == "weak"
+    assert any("4 features or more moved" in reason for reason in report.reasons)

@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from torch import nn
 
+from experiments.boosting import quick_leaves
 from sees_torch import SchemaError
 
 Coding = Literal["ordinal", "one-hot"]
@@ -60,7 +61,8 @@ class Tabular:
     def fit(self, features: pd.DataFrame, labels: np.ndarray) -> Fitted:
         features = filled(features)
         model = make_pipeline(coder(features, self.coding), clone(self.estimator))
-        model.fit(features, labels)
+        with quick_leaves():
+            model.fit(features, labels)
         return Fitted(model.predict_proba, tuple(model.classes_.tolist()))
 
 

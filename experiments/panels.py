@@ -59,7 +59,7 @@ MEASURES: dict[str, tuple[str, Measure, bool]] = {
     "error ipw": ("error of the accuracy gap, ipw\n(RMSE) [points]", _rmse("error ipw"), True),
     "weights": ("mean squared error\nof the weights", _mean("weight MSE"), True),
     "correlation": ("correlation with\nthe true weights", _mean("weight PCC"), False),
-    "found": ("share of draws that name\nexactly the shifted features", _mean("found"), False),
+    "found": ("draws that name exactly\nthe shifted features [share]", _mean("found"), False),
     "gap": ("estimated accuracy gap\n[points]", _mean("gap"), False),
 }
 """Name -> (words with unit, value and standard error over the draws, on a log scale?)."""
@@ -74,7 +74,7 @@ def line_panel(
 ) -> None:
     """A measure against a setting, one line a method, moved aside so that error bars can be told.
 
-    The moves are up to a tenth of the distance between neighbouring settings.
+    The moves are up to a quarter of the distance between neighbouring settings.
     """
     words, level, logarithmic = MEASURES[measure]
     methods = methods_of(results)
@@ -109,7 +109,7 @@ def line_panel(
         plain_numbers(axes.yaxis)
     if measure == "found":
         axes.set_ylim(-0.05, 1.05)
-    axes.set_ylabel(words)
+    axes.set_ylabel(words, fontsize=9)
     axes.grid(alpha=0.25, which="both", linewidth=0.5)
 
 
@@ -117,7 +117,7 @@ def _aside(settings: Sequence[float], move: float, logarithmic: bool) -> np.ndar
     """Settings moved by a share of the least distance between them."""
     place = np.log(settings) if logarithmic else np.asarray(settings, dtype=float)
     step = float(np.diff(np.sort(place)).min()) if len(place) > 1 else 0.0
-    moved = place + 0.2 * move * step
+    moved = place + 0.5 * move * step
     return np.exp(moved) if logarithmic else moved
 
 
@@ -144,7 +144,7 @@ def bar_panel(axes: Axes, results: pd.DataFrame, measure: str, dots: str | None 
             spread = np.linspace(-0.22, 0.22, len(single)) if len(single) > 1 else [0.0]
             axes.plot(place + np.array(spread), single, ".", color="black", ms=3, alpha=0.45)
     axes.set_xticks(range(len(methods)), methods, rotation=40, ha="right", rotation_mode="anchor")
-    axes.set_ylabel(words)
+    axes.set_ylabel(words, fontsize=9)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.grid(alpha=0.25, axis="y", linewidth=0.5)
 

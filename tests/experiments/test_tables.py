@@ -11,12 +11,15 @@ import pytest
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.tree import DecisionTreeClassifier
 
+from experiments.boosting import quick_leaves
 from experiments.classifiers import Given, Network, Tabular, TwoLayers
 from experiments.datasets import CONF, TABLES, load_shift, load_table
 from experiments.figures import bars, case_study, lines, spread
 from experiments.get_data import accidents, credit, employment, from_census, verified
+from experiments.page import behind, shown, table
 from experiments.preparing import bin_bankchurn, bin_credit, fatal_or_not, unfold_counts
 from experiments.shifts import Drawing, Laws, Natural, Rates, Tilted
 from experiments.tables import CsvTable, SimulatedTable
@@ -251,3 +254,48 @@ def test_scripts_and_configurations_share_their_tables(tmp_path):
     with pytest.raises(SystemExit, match="Kaggle"):
         load_table("bankchurn", tmp_path)
     assert load_shift("bankchurn").shifted == ("Geography",)
+
+
+def drawn(method, errors, **more):
+    rows = [
+        {"method": method, "draw": str(place), "pair": "", "error": error, "error ipw": error}
+        for place, error in enumerate(errors)
+    ]
+    return [{"data": "MINE", "rows": 500, **row, **more} for row in rows]
+
+
+def test_the_pages_tables_say_value_and_standard_error():
+    results = pd.DataFrame([*drawn("A", [3.0, -3.0, 3.0]), *drawn("B", [1.0, 5.0])])
+    head, _, row = table(results, ["data", "rows"], ["A", "B"], shown(["error"]))
+    assert head == "| data | rows | A | B | draws |"
+    root = np.sqrt((1 + 25) / 2)
+    error = np.std([1.0, 25.0], ddof=1) / np.sqrt(2) / (2 * root)
+    assert row == f"| MINE | 500 | 3.0 ± 0.0 | {root:.1f} ± {error:.1f} | 2 to 3 |"
+
+
+def test_a_method_is_behind_another_on_the_same_draws():
+    """Differences of the errors are taken draw by draw, over the draws that both have."""
+    good, bad = [1.0, 4.0, 2.0], [2.0, 8.0, 4.0]
+    results = pd.DataFrame([*drawn("A", good), *drawn("B", bad), *drawn("C", good[:2])])
+    cell = behind(results, "A", "error")
+    root = np.sqrt(np.mean(np.square(good)))
+    squares = np.square(good) / (2 * root)
+    gap = f"{root:+.1f} ± {np.std(squares, ddof=1) / np.sqrt(3):.1f}"
+    assert cell(results[results["method"] == "B"]) == gap
+    assert cell(results[results["method"] == "C"]) == "+0.0 ± 0.0"
+    assert cell(results[results["method"] == "A"]) == ""
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_depth": 50}, {"max_depth": 2}, {"max_depth": 50, "subsample": 0.7}]
+)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_quick_leaves_change_no_bit(options, classes):
+    random = np.random.default_rng(0)
+    rows = random.integers(0, 6, size=(600, 4)).astype(float)
+    labels = random.integers(0, classes, size=600)
+    model = GradientBoostingClassifier(n_estimators=8, random_state=0, **options)
+    slow = model.fit(rows[:400], labels[:400]).predict_proba(rows)
+    with quick_leaves():
+        quick = model.fit(rows[:400], labels[:400]).predict_proba(rows)
+    assert np.array_equal(slow, quick)

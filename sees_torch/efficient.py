@@ -33,8 +33,8 @@ with about so many source rows in a cell, or fewer, says little of its own."""
 FREE_ROWS = 0.3
 """The same when the variance is asked for: what is held back must not look like knowledge."""
 LEAST_WEIGHT = 0.05
-"""Least weight in M (any weights give the gap): with a weight of zero, which a fit may reach though the
-truth is another, rows that are surely of that label would count without bound."""
+"""Least weight in M (any weights give the gap): with a weight of zero, which a fit may reach though
+the truth is another, rows that are surely of that label would count without bound."""
 
 ROUNDING = 1e-14
 """Of a cell's system, relative to its largest entry."""

@@ -16,13 +16,14 @@ from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
-from sees_torch.estimates import Estimate, point_estimates
+from sees_torch.estimates import Estimate, Points, point_estimates
 from sees_torch.gap import Gap, Metric
-from sees_torch.identifiability import blind_spot, judge, resolution
+from sees_torch.identifiability import judge
 from sees_torch.intervals import doubted, interval_kind, spread
 from sees_torch.matching import Match, Method
 from sees_torch.matching.search import is_dense
 from sees_torch.report import ShiftReport
+from sees_torch.resolution import blind_spot, resolution
 from sees_torch.uncertainty import Replicates, bootstrap
 from sees_torch.weighted_metrics import expected_calibration_error
 
@@ -57,18 +58,7 @@ def report_match(
         )
         resamples = None
         if kind == "bootstrap":
-            resamples = bootstrap(
-                source,
-                target,
-                hypotheses,
-                [estimate.values for estimate in estimates],
-                gaps,
-                [estimate.mix for estimate in estimates],
-                average=points.average,
-                replicates=replicates,
-                memory=memory,
-                generator=generator,
-            )
+            resamples = _resamples(source, target, points, replicates, memory, generator)
         spreads = [
             spread(estimate, place, resamples, kind, confidence)
             for place, estimate in enumerate(estimates)
@@ -107,6 +97,29 @@ def report_match(
         reasons=verdict.reasons,
         alternatives=alternatives,
         selection=selection,
+    )
+
+
+def _resamples(
+    source: Source,
+    target: Target,
+    points: Points,
+    replicates: int,
+    memory: int | None,
+    generator: torch.Generator | None,
+) -> Replicates:
+    """The gaps of all metrics in resamples of both samples."""
+    return bootstrap(
+        source,
+        target,
+        points.hypotheses,
+        [estimate.values for estimate in points.estimates],
+        [estimate.gap for estimate in points.estimates],
+        [estimate.mix for estimate in points.estimates],
+        average=points.average,
+        replicates=replicates,
+        memory=memory,
+        generator=generator,
     )
 
 

@@ -157,8 +157,11 @@ class Remembered:
             found = trained[0].predict_proba(rows)
             path.parent.mkdir(parents=True, exist_ok=True)
             unfinished = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-            np.savez_compressed(unfinished, probabilities=found)
-            unfinished.replace(path)
+            try:
+                np.savez_compressed(unfinished, probabilities=found)
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)  # Of an interrupt, or of a full disk.
             return found
 
         return Fitted(probabilities, tuple(np.unique(labels).tolist()))

@@ -65,8 +65,11 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     unfinished = path.with_name(f".{name}.{os.getpid()}.part")
-    unfinished.write_text(json.dumps(_plain(record), indent=1, allow_nan=False, default=str))
-    unfinished.replace(path)
+    try:
+        unfinished.write_text(json.dumps(_plain(record), indent=1, allow_nan=False, default=str))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)  # Of an interrupt, or of a full disk.
     return path
 
 

@@ -5,13 +5,15 @@
     python -m experiments.run -m method=sees_c eta=1e-3,1e-2 hydra/launcher=joblib
     python -m experiments.run experiment=sample_size size=small
 
-Runs are saved as they finish; the same command goes on where an interrupted one stopped.
+Runs are saved as they finish; the same command goes on where an interrupted one stopped (exit code
+130 after Ctrl-C).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import traceback
 from pathlib import Path
 from time import perf_counter
@@ -32,6 +34,7 @@ from sees_torch import SeesError
 
 LOG = logging.getLogger("experiments.run")
 CONF = Path(__file__).resolve().parent.parent / "conf"
+INTERRUPTED = 130
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -112,4 +115,8 @@ def _report(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\ninterrupted: the same command goes on with what is missing", file=sys.stderr)
+        sys.exit(INTERRUPTED)

@@ -11,7 +11,7 @@ from sees_torch.data.samples import is_population
 from sees_torch.errors import IdentificationError
 from sees_torch.matching.match import Match, chosen_again, has_graph
 from sees_torch.matching.parameters import Parameters
-from sees_torch.matching.search import MOST_LEVELS, SCREENED, Search
+from sees_torch.matching.search import MOST_ENTRIES, SCREENED, Search
 from sees_torch.matching.sees_em import SEESem
 from sees_torch.statistics.products import MEMORY
 
@@ -29,8 +29,9 @@ class Auto(Parameters):
     a name takes; unless nothing shifted, less than one standard error behind the best and with
     every feature explained, or gradients are asked for. Of more than SCREENED distinct rows, a part
     first tells which feature sets are worth a look at all. Of so many rows, or more than
-    MOST_LEVELS levels, shifts of many features are only looked at where the others leave some
-    feature unexplained.
+    MOST_ENTRIES pairs of a level and a label, shifts of many features are only looked at where the
+    others leave some feature unexplained; of MOST_UNKNOWNS pairs, or of more pairs than rows (and
+    than FEW_ENTRIES), not at all.
 
     Args:
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
@@ -50,12 +51,13 @@ class Auto(Parameters):
             search = Search(source, target, self.memory_budget or MEMORY)
             search.add_nothing()
             search.add_tables(None)
-            dense, misfit = search.is_dense(), search.misfit()
+            misfit, possible = search.misfit(), search.is_dense_cheap()
+            dense = possible and search.is_dense()
             moved = misfit > 1 or search.is_moved()
             # Of very many rows the misfit says whether more features moved, and costs far less.
             cheap = max(len(source), len(target)) <= SCREENED
-            cheap = cheap and sum(source.schema.cardinalities) <= MOST_LEVELS
-            if moved and (dense or misfit > 1 or cheap):
+            cheap = cheap and search.is_dense_cheap(MOST_ENTRIES)
+            if moved and possible and (dense or misfit > 1 or cheap):
                 search.add_dense_path()
             average = moved and open_to_average
             found = search.choose(dense, max(misfit, 1.0) ** 2 if average else None)

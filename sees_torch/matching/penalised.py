@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sees_torch.data import Rows, Source, Target
-from sees_torch.errors import SeesError, ShapeError, SupportError
+from sees_torch.errors import IdentificationError, SeesError, ShapeError, SupportError
 from sees_torch.matching.likelihood import distinct_target
 from sees_torch.solvers.design import Mixture
 from sees_torch.solvers.group_simplex import GroupSimplex
@@ -22,6 +22,8 @@ from sees_torch.statistics.basis import Basis, FeatureBasis, GaussianBasis, OwnB
 Solver = Literal["auto", "proximal", "interior"]
 FEW_ROWS = 256
 """Rows on which a basis is asked what its functions depend on."""
+MOST_UNKNOWNS = 4000
+"""Coefficients of a problem. Time grows with the cube of their number, memory with its square."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class BasisProblem:
 
     @classmethod
     def build(cls, source: Source, target: Target, basis: Basis) -> BasisProblem:
+        _check_size(source, basis)
         rows, posterior, mass = distinct_target(target)
         d = len(source.schema.columns)
         moment, partition = _source_moments(source, basis)
@@ -142,6 +145,18 @@ def stacked(basis: Basis, rows: Rows, posterior: Tensor) -> Mixture:
         phi[:-1, here] = basis(part).T
     every = torch.arange(functions * posterior.shape[1], device=posterior.device)
     return Mixture(phi, posterior.T.contiguous(), every)
+
+
+def _check_size(source: Source, basis: Basis) -> None:
+    unknowns = len(basis.owners) * len(source.classes)
+    if unknowns > MOST_UNKNOWNS:
+        owner = max(set(basis.owners), key=basis.owners.count)
+        named = f"{source.schema.names[owner]!r}" if owner >= 0 else "the basis"
+        raise IdentificationError(
+            f"SEES-c has a coefficient for every level and class, {unknowns} here; at most "
+            f"{MOST_UNKNOWNS} are solved for. Merge levels of {named}, which has the most, leave "
+            'it out, or use a method that searches for few features, such as "sees-em".'
+        )
 
 
 def _source_moments(source: Source, basis: Basis) -> tuple[Tensor, Tensor]:

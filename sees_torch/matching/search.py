@@ -17,6 +17,7 @@ from sees_torch.efficient import has_cells, worst_condition
 from sees_torch.errors import SeesWarning, SupportError
 from sees_torch.matching.batch import Batch
 from sees_torch.matching.match import Candidate, Choice, Match, quietly
+from sees_torch.matching.penalised import MOST_UNKNOWNS
 from sees_torch.matching.reference import NoShift
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc
 from sees_torch.matching.sees_em import (
@@ -33,8 +34,10 @@ from sees_torch.statistics.subsets import subsets_of
 
 SCREENED = 50_000
 """Feature sets are first compared on about so many distinct rows of each sample."""
-MOST_LEVELS = 1000
-"""Of all features together, up to which shifts of many features are looked at unasked."""
+MOST_ENTRIES = 2000
+"""Unknowns of a shift of many features, one for every level and label, up to which it is looked at
+unasked; with more unknowns than rows only up to FEW_ENTRIES, asked or not."""
+FEW_ENTRIES = 1000
 CONTENDERS = 4
 """Feature sets of each size that are then compared on all rows."""
 HOPELESS = 1000.0
@@ -153,6 +156,12 @@ class Search:
         evidence = self._evidence()
         best = int(evidence.score().argmax())
         return misfit(self.source, self.target, evidence.on_target[best].exp())
+
+    def is_dense_cheap(self, most: int = MOST_UNKNOWNS) -> bool:
+        """Shifts of many features have so few unknowns that they can be fitted in bounded time."""
+        unknowns = sum(self.source.schema.cardinalities) * len(self.source.classes)
+        rows = max(len(self.source), len(self.target))
+        return unknowns <= min(most, max(rows, FEW_ENTRIES))
 
     def add_dense_path(self) -> None:
         """Shifts of many features: of covariates only, and with the label."""

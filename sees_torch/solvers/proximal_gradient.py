@@ -67,6 +67,8 @@ def descend(
                 entries, previous, speed, stiffness, multiplier
             )
         steps += CHECK_EVERY
+        # The search of a proximal map may end short of c . a = 1, which the certificate relies on.
+        entries = simplex.normalised(entries)
         polished = solve.newton(entries)
         for candidate in (entries, polished):
             bound = solve.certificate(candidate)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from omegaconf import OmegaConf
 
+from experiments import records
 from experiments.collect import collect, save, summarise
 from experiments.records import SWEEP
 from sees_torch import SeesError
@@ -27,34 +29,56 @@ def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize("launcher", ["basic", pytest.param("two_cores", marks=pytest.mark.slow)])
-def test_a_killed_sweep_resumes(tmp_path, launcher):
-    """Killed half-way by the system, then finished by the same command, here or in two workers."""
-    seeds = 10
-    sweep = command(tmp_path, f"seed=range({seeds})")
+def ended(sweep, runs, least, how):
+    """Start a sweep and end it, workers too, once it has left some runs; what it said."""
     process = subprocess.Popen(
-        sweep, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        sweep,
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell that runs the tests in the background has them ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    runs = tmp_path / "runs"
     waited = time.monotonic() + 300
-    while len(list(runs.glob("*.json"))) < 6 and process.poll() is None:
+    while len(list(runs.glob("*.json"))) < least and process.poll() is None:
         assert time.monotonic() < waited
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    os.killpg(process.pid, how)  # As a terminal does.
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("two_cores", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_that_is_killed_or_interrupted_resumes(tmp_path, how, launcher):
+    """Ended half-way, then finished by the same command: whole runs only, and none of them twice.
+
+    Runs of the same command are told apart by the time of their file.
+    """
+    seeds, least = 10, 6
+    sweep = command(tmp_path, f"seed=range({seeds})", f"hydra/launcher={launcher}")
+    runs = tmp_path / "runs"
+    code, said = ended(sweep, runs, least, how)
+    if how == signal.SIGINT:
+        assert code == 130, said
+        assert said.endswith("interrupted: the same command goes on with what is missing\n")
+        assert "Traceback" not in said
+        left = [
+            path for folder in ("runs", "probabilities") for path in (tmp_path / folder).iterdir()
+        ]
+        assert not [path for path in left if path.name.startswith(".")]
+    else:
+        assert code == -signal.SIGKILL
     before = {path.name: path.stat().st_mtime_ns for path in runs.glob("*.json")}
-    assert 6 <= len(before) < 2 * seeds
+    assert least <= len(before) < 2 * seeds
     for name in before:
         json.loads((runs / name).read_text())
 
     again = subprocess.run(
-        [*sweep, f"hydra/launcher={launcher}"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
+        sweep, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
     )
     assert again.returncode == 0, again.stderr
     after = {path.name: path.stat().st_mtime_ns for path in runs.glob("*.json")}
@@ -64,6 +88,19 @@ def test_a_killed_sweep_resumes(tmp_path, launcher):
     assert sorted(results["seed"].unique()) == list(range(seeds))
     assert len(results) == 2 * seeds
     assert len((tmp_path / "sweep" / SWEEP).read_text().split()) == 2 * seeds
+
+
+def test_a_run_that_is_interrupted_while_it_is_written_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(path, _):
+        path.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(records, "choices", lambda _: {})
+    monkeypatch.setattr(Path, "replace", interrupted)
+    config = OmegaConf.create(dict.fromkeys(records.DECISIVE, 0) | {"data": {"name": "D"}})
+    with pytest.raises(KeyboardInterrupt):
+        records.write(tmp_path, "a", config, {}, 0.0)
+    assert not list(tmp_path.iterdir())
 
 
 def run(tmp_path, *more):

@@ -94,6 +94,43 @@ def test_without_permission_nothing_is_written(tmp_path):
     assert not list(closed.iterdir())
 
 
+COMMANDS = {
+    "estimate": "estimate --source s.csv --target t.csv --label y --proba p",
+    "simulate": "simulate --table s.csv --label y --proba p --shift x0",
+    "demo": "demo",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_leaves_the_files_that_were_there(tmp_path, command):
+    """In the middle of the estimate: exit code 130, one sentence, nothing new, nothing half."""
+    pair = make_sparse_joint_shift(4000, 4000, features=4)
+    source = pair.source.assign(y=pair.labels, p=pair.source_proba[:, 1])
+    source.to_csv(tmp_path / "s.csv", index=False)
+    pair.target.assign(p=pair.target_proba[:, 1]).to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "page.html").write_text("as it was")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    outputs = "--verbose --force --html page.html --json new.json --plot new.png"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sees_torch", *COMMANDS[command].split(), *outputs.split()],
+        cwd=tmp_path,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        # A shell that runs the tests in the background has them ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stderr is not None
+    while "estimating" not in (line := process.stderr.readline()):
+        assert line, process.communicate()
+    process.send_signal(signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (printed, said) == ("", "sees: interrupted\n")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_threads_get_the_answers_of_one():
     pairs = [make_sparse_joint_shift(300, 200 + 50 * k, features=2) for k in range(4)]
     methods = ["auto", "sees-em", "sees-c", "mlls"]

@@ -8,6 +8,7 @@ import torch
 from cases import Recipe
 
 from sees_torch import IdentificationError, SeesError, SupportError, estimate_shift
+from sees_torch.matching.search import Search
 from sees_torch.uncertainty import Replicates
 
 
@@ -99,3 +100,29 @@ def test_labels_of_a_population_that_cannot_be_told_apart_leave_finite_gaps():
     table = report.hypotheses()
     assert "labels and features" in set(table["hypothesis"])
     assert np.isfinite(table["gap"]).all()
+
+
+WIDE = (("category", 40, 0.0),)
+
+
+@pytest.mark.filterwarnings("ignore::sees_torch.SeesWarning")
+@pytest.mark.parametrize(("classes", "looked_at"), [(50, False), (4, True)])
+def test_unknowns_of_many_features_are_bounded_by_the_rows(classes, looked_at, monkeypatch):
+    """Levels alone were counted: 70 of them and 50 classes took minutes, and gigabytes."""
+    monkeypatch.setattr(Search, "misfit", lambda _: 2.0)  # Something is left unexplained.
+    recipe = Recipe(
+        (133, 150), classes, classes, WIDE, ("sharp", "soft"), "int", (None, None), 0.2, 4
+    )
+    report = estimate_shift(**recipe.make().inputs(), confidence=None)
+    found = set(report.hypotheses()["hypothesis"])
+    assert "labels and features" in found
+    assert ("labels and many features" in found) == looked_at
+
+
+def test_sees_c_refuses_more_unknowns_than_it_can_solve_for():
+    """Ten thousand levels would have asked for a matrix of gigabytes, and for hours."""
+    levels = np.array([f"level {place}" for place in range(2001)])
+    given = {"source": levels[:, None], "labels": np.arange(2001) % 2, "target": levels[:9, None]}
+    given |= {"source_proba": np.full(2001, 0.4), "target_proba": np.full(9, 0.5)}
+    with pytest.raises(IdentificationError, match="4002 here; at most 4000 are solved for"):
+        estimate_shift(**given, method="sees-c", confidence=None)

@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from cases import Recipe, large_recipes, recipes
+from cases import Recipe, large_recipes, recipes, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -161,10 +161,12 @@ def tried(inputs, profile, folder) -> None:
         odd |= {"few rows"} if min(recipe.rows) <= 12 else set()
         forms = {f"probabilities {kind}" for kind in recipe.proba}
         tally.update({"all", options["choice"][0], *columns, *levels, *odd, *forms})
+        if (answered["all"] + refused["all"]) % 10 == 0:
+            told(f"{answered['all']} reports, {refused['all']} refused so far")
 
     one()
     for kind in sorted(answered | refused):
-        print(f"{kind}: {answered[kind]} reports, {refused[kind]} refused")  # noqa: T201
+        told(f"{kind}: {answered[kind]} reports, {refused[kind]} refused")
     assert answered["all"] > 0.7 * (answered["all"] + refused["all"])
 
 

@@ -19,7 +19,8 @@ from sees_torch.solvers.quadratic import nonnegative_quadratic
 from sees_torch.solvers.solution import Status
 
 MEMBERS = 50
-SHORT = [pytest.param(seed, 1, id=f"seed {seed}") for seed in range(2)]
+# In 103 the proximal gradient once was 1e-6 off its constraint, and called it converged.
+SHORT = [pytest.param(seed, 1, id=f"seed {seed}") for seed in (0, 1, 103)]
 LONG = [pytest.param(s, 40, id=f"long {s}", marks=pytest.mark.slow) for s in range(100, 110)]
 BATCHES = pytest.mark.parametrize(("seed", "batches"), SHORT + LONG)
 DECADES = (0, 3, 50)
@@ -104,6 +105,7 @@ def likelihood_instances(rng):
     if kind == 1:
         z = (z > 0.4).astype(float)
         z[:, 0] = 1.0
+        z[0, ~z.any(axis=0)] = 1.0  # Solvers are not given entries that no row has.
     if kind == 2:
         z[:, 1] = z[:, 0]
     if kind == 3:

@@ -33,7 +33,8 @@ with about so many source rows in a cell, or fewer, says little of its own."""
 FREE_ROWS = 0.3
 """The same when the variance is asked for: what is held back must not look like knowledge."""
 LEAST_WEIGHT = 0.05
-"""Scale of lambda in cells whose weight is near zero."""
+"""Least weight in M, since any weights give the gap: with a weight of zero, which a fit may reach
+though the truth is another, rows that are surely of that label would count without bound."""
 
 ROUNDING = 1e-14
 """Of a cell's system, relative to its largest entry."""
@@ -143,10 +144,11 @@ def efficient_values(
     there = target.count[None] if target_count is None else target_count
     n, m = sizes or (float(source.total), float(target.total))
     n_cells, n_labels = cells.weight.shape
+    weight = cells.weight.clamp_min(LEAST_WEIGHT)
 
     def parts(posterior: Tensor, cell: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """P / D (rows, L), and the part of M without lambda."""
-        w = cells.weight[cell]
+        w = weight[cell]
         scale = (posterior * (w.square() / n + w / m)).sum(dim=1).clamp_min(1e-9 / (n + m))
         return posterior / scale[:, None], (posterior * w * (w - 1) * values / n).sum(1) / scale
 
@@ -162,8 +164,8 @@ def efficient_values(
     system = torch.stack([by_pair(column) for column in use_s.T], dim=-1)
     unit = rows.clamp_min(min(1.0, n / len(source)))
     # With a perfect p the system is diagonal: lambda = w (mean of l) (1/n + 1/m).
-    centre = cells.weight * by_pair(value) / unit * (1 / n + 1 / m)
-    step = cells.weight.clamp_min(LEAST_WEIGHT) / m
+    centre = weight * by_pair(value) / unit * (1 / n + 1 / m)
+    step = weight / m
     scaled = system * step[:, None, :] / unit.sqrt()[..., None]
     rest = by_pair(value - base_s) - (system @ centre[..., None]).squeeze(-1)
     normal = scaled.mT @ scaled

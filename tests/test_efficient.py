@@ -1,6 +1,7 @@
 """The efficient gap: unbiased whatever weights and p(y|x) were, and of the variance it states."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from worlds import drawn_world, exact_world, samples
@@ -107,6 +108,34 @@ class TestPopulations:
         )
         assert float(blind.unresolved.abs().max()) > 0.1
         assert float(blind.condition.max()) > 1e3
+
+
+def test_a_weight_that_was_fitted_as_zero_does_not_run_away():
+    """Surely negative rows in a cell whose negatives were given no weight, though they have some.
+
+    Nothing shifted, so the gap is within its noise of zero: 0.01 is five standard errors.
+    """
+    rng = np.random.default_rng(0)
+    rows = 5000
+
+    def side():
+        x, y = rng.integers(0, 2, rows), rng.integers(0, 2, rows)
+        p = 1 / (1 + np.exp(-(8 * y - 4 + rng.normal(scale=3, size=rows))))
+        return pd.DataFrame({"x": x, "z": rng.integers(0, 3, rows)}), y, p
+
+    (source, labels, p), (target, _, q) = side(), side()
+    table = {(0, 0): 1.0, (0, 1): 1.0, (1, 0): 0.0, (1, 1): 2.0}
+    report = estimate_shift(
+        source,
+        labels,
+        target,
+        source_proba=p,
+        target_proba=q,
+        method=KnownWeights(table, ("x",)),
+        estimator="eff",
+        confidence=None,
+    )
+    assert abs(report.gap) < 0.01
 
 
 class TestVariance:

@@ -84,7 +84,8 @@ def report_match(
             source, target, match, metrics[0], estimates[0], errors[0], alternatives, selection
         )
         figures = {name: value for name, value in figures.items() if math.isfinite(value)}
-        verdict = judge(source, match, method, intervals[0], alternatives, figures)
+        gap = float(gaps[0].gap)
+        verdict = judge(source, match, method, gaps[0].metric, gap, alternatives, figures)
     share = source.mean(one_hot(source.labels, len(source.classes)) * weights.detach()[:, None])
     share = share / share.sum().clamp_min(1e-37)
     return ShiftReport(

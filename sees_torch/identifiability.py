@@ -16,11 +16,12 @@ import torch
 from sees_torch.alternatives import Alternative
 from sees_torch.data import Source, Target
 from sees_torch.efficient import cells_of, efficient_values, has_cells, worst_condition
-from sees_torch.gap import Metric, row_values
+from sees_torch.gap import Metric, is_rate, row_values
 from sees_torch.matching import KnownWeights, Match, Method, SEESem
 from sees_torch.matching.match import Choice, quietly
 from sees_torch.matching.search import CONTESTED, is_dense
 from sees_torch.matching.selection import STANDARD_ERRORS
+from sees_torch.uncertainty import normal_interval
 from sees_torch.weights import WeightFunction
 
 Status = Literal["identified", "weak", "not_identified"]
@@ -43,6 +44,8 @@ MATERIAL = 0.01
 """Differences of gaps below this share of the metric's range do not matter."""
 FEW_ROWS = 30.0
 """Effective source rows."""
+CONFIDENCE = 0.95
+"""Of the interval that other hypotheses' gaps are compared with."""
 
 
 def resolution(
@@ -127,18 +130,22 @@ def judge(
     source: Source,
     match: Match,
     method: Method,
-    interval: tuple[float, float] | None,
+    metric: str,
+    gap: float,
     alternatives: Sequence[Alternative],
     figures: dict[str, float],
 ) -> Verdict:
-    """The verdict from the figures; thresholds are justified in experiments/RESULTS.md."""
+    """The verdict on the gap of a metric from the figures.
+
+    Thresholds are justified in experiments/RESULTS.md.
+    """
     doubts = _Doubts()
     _doubt_comparison(doubts, match, method, figures)
     _doubt_resolution(doubts, match, len(source.schema.columns), figures)
     _doubt_precision(doubts, match, figures)
-    _doubt_features(doubts, match, alternatives, figures)
-    if interval is not None and match.choice is not None:
-        _doubt_hypothesis(doubts, match, match.choice, interval, alternatives, figures)
+    _doubt_features(doubts, match, metric, alternatives, figures)
+    if match.choice is not None and "standard_error" in figures:
+        _doubt_hypothesis(doubts, match, match.choice, gap, alternatives, figures)
     _doubt_support(doubts, figures)
     if doubts.broken:
         return Verdict("not_identified", (*doubts.broken, *doubts.weak))
@@ -205,6 +212,7 @@ def _doubt_precision(doubts: _Doubts, match: Match, figures: dict[str, float]) -
 def _doubt_features(
     doubts: _Doubts,
     match: Match,
+    metric: str,
     alternatives: Sequence[Alternative],
     figures: dict[str, float],
 ) -> None:
@@ -218,7 +226,8 @@ def _doubt_features(
         errors = ((own.error or 0.0) ** 2 + (apart.error or 0.0) ** 2) ** 0.5
         said = f"{len(rivals)} other feature set(s) explain the target as well"
         if abs(apart.gap - own.gap) > 1e-6 + 2 * noise * errors:
-            doubts.add(f"{said}, one with the gap {apart.gap:+.3g}", fatal=True)
+            shown = f"{100 * apart.gap:+.1f} points" if is_rate(metric) else f"{apart.gap:+.3g}"
+            doubts.add(f"{said}, one with the gap {shown}", fatal=True)
         else:
             doubts.add(f"{said}, with about the same gap")
     stable = figures.get("stability", 1.0)
@@ -228,7 +237,7 @@ def _doubt_features(
     if choice is None:
         return
     if is_dense(choice.candidate):
-        doubts.add("the shift is not sparse: many features moved")
+        doubts.add("no table on a few features explains the target: the shift is not sparse")
         if not choice.eligible[0]:
             return  # No table could be chosen: one that fits better was not passed over.
     chosen = next(a for a in alternatives if a.place == choice.chosen)
@@ -245,7 +254,7 @@ def _doubt_hypothesis(
     doubts: _Doubts,
     match: Match,
     choice: Choice,
-    interval: tuple[float, float],
+    gap: float,
     alternatives: Sequence[Alternative],
     figures: dict[str, float],
 ) -> None:
@@ -256,11 +265,13 @@ def _doubt_hypothesis(
             "that no feature shifted is only just not ruled out: another hypothesis explains the "
             f"target better by {chosen.behind:.1f} standard errors"
         )
+    # Not the interval that is shown: the verdict is the same at any confidence.
+    low, high = normal_interval(gap, figures["standard_error"], CONFIDENCE)
     for other in alternatives:
         # One that fits better was passed over for its complexity only: listen to it sooner.
         reach = 1.0 if other.score > chosen.score else 2.0
         near = other.behind <= STANDARD_ERRORS and not other.rival
-        if near and not _inside(other, interval, reach, MATERIAL * figures["range"]):
+        if near and not _inside(other, (low, high), reach, MATERIAL * figures["range"]):
             doubts.add("hypotheses that explain the target as well disagree about the gap")
             break
 

@@ -100,6 +100,14 @@ class TestTwoFeaturesThatFitAlike:
         said = " ".join(report.reasons)
         assert "1 other feature set(s) explain the target as well" in said
         assert "about the same gap" not in said  # They are 17 points apart.
+        rival = next(row for row in shown.values() if row.rival)
+        assert f"one with the gap {100 * rival.gap:+.1f} points" in said
+
+    def test_a_loss_is_said_in_its_own_units(self):
+        given = as_inputs(BEFORE, AFTER, (2, 2), 2000, 2000)
+        said = " ".join(estimate_shift(**given, metric="log_loss").reasons)
+        assert "one with the gap" in said
+        assert "points" not in said
 
     def test_ties_are_not_behind(self):
         table = estimate_shift(**as_inputs(BEFORE, AFTER, (2, 2))).hypotheses()
@@ -280,3 +288,13 @@ def test_levels_that_the_source_never_showed():
     report = estimate_shift(**{**pair.inputs(), "target": target})
     assert report.status != "identified"
     assert any("never showed" in reason for reason in report.reasons)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_verdict_is_the_same_at_any_confidence(seed):
+    given = drawn_world(seed=seed, n=400, m=400).inputs()
+    verdicts = {
+        (report.status, report.reasons)
+        for report in (estimate_shift(**given, confidence=c) for c in (0.5, 0.9, 0.999))
+    }
+    assert len(verdicts) == 1

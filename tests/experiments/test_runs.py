@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
+import experiments.run
 from experiments import records
 from experiments.collect import collect, save, summarise
 from experiments.records import SWEEP
@@ -88,6 +90,15 @@ def test_a_sweep_that_is_killed_or_interrupted_resumes(tmp_path, how, launcher):
     assert sorted(results["seed"].unique()) == list(range(seeds))
     assert len(results) == 2 * seeds
     assert len((tmp_path / "sweep" / SWEEP).read_text().split()) == 2 * seeds
+
+
+def test_an_interrupt_that_python_dropped_stops_the_next_run(monkeypatch):
+    stopped = threading.Event()
+    monkeypatch.setattr(experiments.run, "STOPPED", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        experiments.run._interrupt()  # Say, inside a destructor, where it is ignored.
+    with pytest.raises(KeyboardInterrupt):
+        experiments.run._run(OmegaConf.create({}))
 
 
 def test_a_run_that_is_interrupted_while_it_is_written_leaves_nothing(tmp_path, monkeypatch):

@@ -31,6 +31,8 @@ by its evidence. Where such answers are wrong (CREDIT, 1,000 rows) they are wort
 they are right (the worlds of experiments/coverage.py, 1,000 rows), 4,000 and more."""
 STABLE = 0.5
 """Share of the bootstrap that must choose the same features."""
+MOSTLY = 0.5
+"""Share of an averaged gap that hypotheses must have which name the features that are named."""
 UNSEEN, TOO_UNSEEN = 0.05, 0.2
 """Target mass in cells that the source never visits."""
 UNRESOLVED, TOO_UNRESOLVED = 0.1, 0.5
@@ -179,6 +181,11 @@ def _doubt_features(
     choice = match.choice
     if choice is None:
         return
+    named = choice.share_naming(match.features)
+    if named < MOSTLY and not is_dense(choice.candidate):
+        doubts.add(
+            f"only {named:.0%} of the averaged gap is of hypotheses that name these features"
+        )
     if is_dense(choice.candidate):
         few = f"the label and {len(match.features)} features or more moved"
         none = "no table on a few features explains the target"

@@ -7,6 +7,7 @@ import torch
 from worlds import drawn_world, exact_world
 
 from sees_torch import SEESem, estimate_shift
+from sees_torch.identifiability import MOSTLY
 from sees_torch.matching.search import CONTESTED, ODDS, is_dense
 from sees_torch.matching.selection import LEAST_SHARE, TEMPER
 
@@ -105,6 +106,32 @@ class TestAverage:
         ]
         found = float(several.gaps[1].gap)
         assert min(own) - 1e-9 <= found <= max(own) + 1e-9
+
+
+class TestVerdict:
+    """An average that rests on other hypotheses than the one that is named is doubted."""
+
+    @pytest.mark.parametrize("seed", [23, 30, 66, 0, 1, 2])
+    def test_names_that_the_average_does_not_rest_on_are_doubted(self, seed):
+        pair = drawn_world(seed, 400, 400, features=5, strength=0.6, shifted=2)
+        report = estimate_shift(**pair.inputs(), confidence=None)
+        choice, table = report.match.choice, report.hypotheses()
+        doubted = [reason for reason in report.reasons if "name these features" in reason]
+        assert bool(doubted) == (choice.share_naming(report.match.features) < MOSTLY)
+        assert not doubted or report.status != "identified"
+        if doubted:
+            chosen = set(report.shifted_features)
+            naming = [
+                share
+                for names, share in zip(table["features"], table["share"], strict=True)
+                if chosen <= set(names)
+            ]
+            assert sum(naming) < MOSTLY
+
+    def test_some_are(self):
+        pair = drawn_world(23, 400, 400, features=5, strength=0.6, shifted=2)
+        said = " ".join(estimate_shift(**pair.inputs(), confidence=None).reasons)
+        assert "of the averaged gap is of hypotheses that name these features" in said
 
 
 class TestOdds:

@@ -125,6 +125,20 @@ class Choice:
         usable[..., members] = self._log_odds(score)[..., members]
         return usable.softmax(dim=-1)
 
+    def share_naming(self, features: tuple[int, ...]) -> float:
+        """Share, in the average, of hypotheses that name these features, others beside them or not.
+
+        One where nothing is averaged.
+        """
+        if not self.averaged:
+            return 1.0
+        shares = self.shares(self.evidence.score())
+        return sum(
+            float(shares[place])
+            for place in self.averaged
+            if set(features) <= set(self.candidates[place].features)
+        )
+
     def _log_odds(self, score: Tensor) -> Tensor:
         """(..., H) logarithm of the odds of every hypothesis given the data."""
         before = torch.tensor([candidate.odds for candidate in self.candidates]).to(score).log()

@@ -285,6 +285,27 @@ def test_no_table_tells_of_fewer_rows(tmp_path, least):
     assert f"{low:g} to" not in str(frame.query("feature == 'tenure_months'"))
 
 
+def test_rare_classes_are_pooled_with_the_next_smallest(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(["maybe", "no", "yes"], [3, 197, 100])
+    classes = ["maybe", "no", "yes"]
+    report = estimate_shift(
+        rng.integers(0, 2, (300, 1)),
+        labels,
+        rng.integers(0, 2, (300, 1)),
+        source_proba=rng.dirichlet(np.ones(3), 300),
+        target_proba=rng.dirichlet(np.ones(3), 300),
+        classes=classes,
+        method="none",
+        replicates=0,
+    )
+    assert list(report.to_frame("labels")["label"]) == classes
+    frame = report.to_frame("labels", min_cell_count=5)
+    assert list(frame["label"]) == ["no", "pooled"]
+    assert list(frame["source_share"]) == pytest.approx([197 / 300, 103 / 300])
+    assert frame["target_share"].sum() == pytest.approx(1)
+
+
 @pytest.mark.parametrize("least", [-1, 2.5, True, "5"])
 def test_a_least_count_that_is_none_is_refused(churn, tmp_path, least):
     with pytest.raises(SeesError, match="min_cell_count must be a whole number"):

@@ -151,7 +151,8 @@ class _Problem:
         centre = (left.sum(dim=-1, keepdim=True) / gap).pow(3) * gap / a.shape[-1]
         barrier = (centre - da * ds) / a
         da, ds, turn = move(solve((slope + barrier)[..., None]).squeeze(-1), barrier)
-        length = (TO_BOUNDARY * torch.minimum(_room(a, da), _room(s, ds))).nan_to_num(0.0)
+        reach = TO_BOUNDARY * torch.minimum(_room(a, da), _room(s, ds))
+        length = torch.where(reach > 0, reach, 0.0)  # A member that is not finite stays put.
         da, ds, turn = (torch.where(length > 0, length * move, 0.0) for move in (da, ds, turn))
         moved = y
         if simplex.groups:

@@ -1,5 +1,6 @@
 """The choice between hypotheses: the rule, its evidence and folds, and refits of dense ones."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 import torch
 from worlds import drawn_world, exact_world, samples
 
-from sees_torch import Auto, SEESc, SEESem, Source, Target
+from sees_torch import Auto, SEESc, SEESem, Source, Target, make_sparse_joint_shift
+from sees_torch.matching import auto, search
 from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.sees_c import CovariatesOnly
 from sees_torch.matching.selection import (
@@ -415,3 +417,18 @@ class TestMisfit:
     def test_no_ratio_leaves_the_shift(self, seed):
         _, source, target = self.samples(seed)
         assert misfit(source, target, torch.ones_like(target.count)) > 1.5
+
+
+@pytest.mark.parametrize("method", [Auto(), SEESem(1), SEESem("auto")])
+def test_of_very_many_rows_a_part_tells_which_features_are_worth_a_look(method, monkeypatch):
+    """Fewer feature sets are compared on all rows, the shifted one among them."""
+    source, target = samples(make_sparse_joint_shift(3000, 3000, features=6))
+    whole = method.match(source, target)
+    monkeypatch.setattr(search, "SCREENED", 800)
+    monkeypatch.setattr(auto, "SCREENED", 800)
+    part = method.match(source, target)
+    assert part.features == whole.features == (0,)
+    sizes = Counter(len(candidate.features) for candidate in part.choice.candidates)
+    # With and without the label; one number of features alone has the label.
+    assert sizes[1] == search.CONTENDERS * (1 if method == SEESem(1) else 2)
+    torch.testing.assert_close(part.weight_function.weight, whole.weight_function.weight)

@@ -13,7 +13,7 @@ from sees_torch.matching.penalised import stacked
 from sees_torch.solvers.design import Mixture
 from sees_torch.solvers.group_simplex import GroupSimplex
 from sees_torch.solvers.implicit import likelihood_curve, likelihood_solution
-from sees_torch.solvers.interior_point import group_likelihood
+from sees_torch.solvers.likelihood import penalised_likelihood
 from sees_torch.weights import BasisWeights, WeightFunction
 
 AT_ONCE = 2**20
@@ -117,7 +117,7 @@ class Stack:
         together = max(1, AT_ONCE // there.numel())
         for first in range(0, len(etas), together):
             part = moment.new_tensor(etas[first : first + together])
-            solution = group_likelihood(
+            solution = penalised_likelihood(
                 rows,
                 mass.repeat(len(part), 1),
                 GroupSimplex(moment[:, kept].repeat(len(part), 1), self.group[kept], self.features),

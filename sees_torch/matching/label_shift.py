@@ -17,7 +17,7 @@ from sees_torch.matching.sees_em import SEESem
 from sees_torch.solvers.design import Mixture
 from sees_torch.solvers.group_simplex import GroupSimplex
 from sees_torch.solvers.implicit import likelihood_solution, wants_graph
-from sees_torch.solvers.interior_point import group_likelihood
+from sees_torch.solvers.likelihood import penalised_likelihood
 from sees_torch.weights import ConstantWeights
 
 
@@ -70,7 +70,7 @@ class MLLS(Parameters):
             _, posterior, mass = distinct_target(target)
             possible = moment > 0
             simplex = GroupSimplex(moment[possible][None], free[possible], 0)
-            solution = group_likelihood(
+            solution = penalised_likelihood(
                 posterior[:, possible], mass[None], simplex, moment.new_zeros(1, 1)
             )
             weight[possible] = solution.value[0]

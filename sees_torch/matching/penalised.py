@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,11 +15,17 @@ from sees_torch.matching.likelihood import distinct_target
 from sees_torch.solvers.design import Mixture
 from sees_torch.solvers.group_simplex import GroupSimplex
 from sees_torch.solvers.interior_point import group_likelihood
+from sees_torch.solvers.likelihood import penalised_likelihood
 from sees_torch.solvers.proximal_gradient import descend
 from sees_torch.solvers.solution import Solution
 from sees_torch.statistics.basis import Basis, FeatureBasis, GaussianBasis, OwnBasis, pieces
 
 Solver = Literal["auto", "proximal", "interior"]
+SOLVERS: dict[Solver, Callable[..., Solution]] = {
+    "auto": penalised_likelihood,
+    "interior": group_likelihood,
+    "proximal": descend,
+}
 FEW_ROWS = 256
 """Rows on which a basis is asked what its functions depend on."""
 MOST_UNKNOWNS = 4000
@@ -98,9 +104,9 @@ class BasisProblem:
                 "explain it. Use intercept=True, or a basis that covers those rows."
             )
         eta = torch.tensor(etas, dtype=self.mass.dtype, device=self.mass.device)[:, None]
-        if solver == "auto":
-            solver = "interior" if eta.device.type == "cpu" else "proximal"
-        solve = descend if solver == "proximal" else group_likelihood
+        if solver == "auto" and eta.device.type != "cpu":
+            solver = "proximal"
+        solve = SOLVERS[solver]
         near = None
         if start is not None and start.shape == self.moment.shape:
             near = start.to(eta).flatten()[rows.kept].expand(len(etas), -1)

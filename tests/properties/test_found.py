@@ -9,6 +9,7 @@ from cases import Recipe
 
 from sees_torch import IdentificationError, SeesError, SupportError, estimate_shift
 from sees_torch.matching.search import Search
+from sees_torch.solvers.solution import Status
 from sees_torch.uncertainty import Replicates
 
 
@@ -126,3 +127,20 @@ def test_sees_c_refuses_more_unknowns_than_it_can_solve_for():
     given |= {"source_proba": np.full(2001, 0.4), "target_proba": np.full(9, 0.5)}
     with pytest.raises(IdentificationError, match="4002 here; at most 4000 are solved for"):
         estimate_shift(**given, method="sees-c", confidence=None)
+
+
+@pytest.mark.filterwarnings("ignore::sees_torch.SeesWarning")
+@pytest.mark.parametrize("backwards", [False, True])
+def test_sees_c_where_probabilities_have_tens_of_decades(backwards):
+    """In one order of the columns the solver got stuck, and the gap of an accuracy was -51.9."""
+    columns = (("text", 3, 1.0), ("date", 4, 0.9), ("date", 60, 0.9), ("int", 1, 0.1))
+    recipe = Recipe(
+        (131, 134), 3, 3, (*columns, ("gone", 1, 0.9)), ("sharp", "soft"), "int",
+        ("whole", None), 0.0, 31423,
+    )  # fmt: skip
+    case = recipe.make().inputs()
+    names = list(case["source"])[:: -1 if backwards else 1]
+    case |= {part: case[part][names] for part in ("source", "target")}
+    report = estimate_shift(**case, method="sees-c", calibrate=False, confidence=None)
+    assert report.match.status is Status.CONVERGED
+    assert report.gap == pytest.approx(-0.4975, abs=1e-4)

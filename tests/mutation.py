@@ -31,7 +31,11 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "torchmetrics", "pandas", "scipy.optimize", "cvxpy", "hypothesis", "sklearn")
 USERS = {
     "solvers": ("tests/test_gradients.py",),
-    "statistics": ("tests/matching/test_sees_d.py", "tests/matching/test_sees_c.py"),
+    "statistics": (
+        "tests/matching/test_sees_d.py",
+        "tests/matching/test_sees_c.py",
+        "tests/test_gradients.py",
+    ),
     "sees_torch": ("tests/test_estimation.py", "tests/test_uncertainty.py"),
 }
 """Tests of the rooms that use a room, where its own leave much to them."""

@@ -308,3 +308,15 @@ def test_the_multiplier_may_be_of_any_size(scale, pull):
     assert bool(found.converged.all())
     assert found.value.item() == pytest.approx(1 / scale, rel=1e-9)
     assert found.multiplier.item() == pytest.approx((1 / scale - pull) / scale, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_problem_beside_one_that_is_many_decades_larger_is_solved_as_if_alone(seed):
+    """Signs are judged by the size of their own problem."""
+    rng = np.random.default_rng(seed)
+    small, large = make_problem(rng, 3, 4, "regular"), make_problem(rng, 3, 4, "regular")
+    large = (large[0], 1e14 * large[1], large[2])
+    alone = nonnegative_quadratic(*stack([small], [0.3]))
+    beside = nonnegative_quadratic(*stack([small, large], [0.3, 1e14]))
+    torch.testing.assert_close(beside.value[:3], alone.value, rtol=1e-9, atol=1e-12)
+    assert float(beside.residual[0]) <= 1e-10

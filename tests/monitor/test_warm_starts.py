@@ -9,7 +9,7 @@ from sees_torch.monitor.state import KIND, VERSION
 from sees_torch.saving.container import read_content, write_content
 from tests.monitor.streams import Stream
 
-SOLVERS = {"interior": "group_likelihood", "proximal": "descend"}
+SOLVERS = ("interior", "proximal")
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def watched(stream, method, warm, monkeypatch):
         return run
 
     with monkeypatch.context() as patch:
-        for name in SOLVERS.values():
-            patch.setattr(penalised, name, counted(getattr(penalised, name)))
+        for name in SOLVERS:
+            patch.setitem(penalised.SOLVERS, name, counted(penalised.SOLVERS[name]))
         monitor = stream.monitor(method, window=6, replicates=0)
         reports = []
         for chunk in stream.chunks:

@@ -50,6 +50,7 @@ from sees_torch.matching.table_fits import fit_tables
 from sees_torch.solvers.group_simplex import GroupSimplex, certificate
 from sees_torch.solvers.implicit import quadratic_solution
 from sees_torch.solvers.interior_point import group_likelihood
+from sees_torch.solvers.likelihood import penalised_likelihood
 from sees_torch.solvers.logistic import ridge_logistic
 from sees_torch.solvers.proximal_gradient import descend
 from sees_torch.solvers.quadratic import least_squares, nonnegative_quadratic
@@ -268,7 +269,7 @@ def test_logistic(cuda, one_pass):
     assert on_cuda(ridge_logistic(x, outcome, mass, 1.0))
 
 
-@pytest.mark.parametrize("solve", [group_likelihood, descend])
+@pytest.mark.parametrize("solve", [group_likelihood, descend, penalised_likelihood])
 def test_the_whole_likelihood_solver(cuda, one_pass, solve):
     z, mass, eta = cuda((torch.ones(9, 5), torch.ones(1, 9), torch.ones(3, 1)))
     simplex = cuda(GroupSimplex(torch.ones(1, 5), torch.tensor([0, 0, 1, 1, -1]), 2))

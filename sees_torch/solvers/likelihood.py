@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from sees_torch.solvers.design import Mixture
@@ -48,7 +49,8 @@ def penalised_likelihood(
     value, multiplier, residual, converged = (
         part.clone() for part in (first.value, first.multiplier, first.residual, first.converged)
     )
-    at = left[better]
-    value[at], multiplier[at] = second.value[better], second.multiplier[better]
-    residual[at], converged[at] = second.residual[better], second.converged[better]
+    value[left] = torch.where(better[:, None], second.value, value[left])
+    multiplier[left] = torch.where(better, second.multiplier, multiplier[left])
+    residual[left] = torch.where(better, second.residual, residual[left])
+    converged[left] = better & second.converged
     return Solution(value, multiplier, residual, converged, first.steps + second.steps)

@@ -117,6 +117,8 @@ def class_names(recipe, method):
 
 def level_names(recipe, method):
     """Text levels under other names, which sort the other way round."""
+    if isinstance(method, KLIEP):  # Of equally frequent rows, centres go by their levels.
+        method = replace(method, centres=sum(recipe.rows))
     case = recipe.make()
     texts = [f"c{place}" for place, (kind, _, _) in enumerate(recipe.columns) if kind == "text"]
 

@@ -52,7 +52,8 @@ class SEESc(Parameters):
         refit: solve again without penalty on the selected features (and a constant per label).
         tolerance: bound on the suboptimality of the solve, in units of the objective.
         solver: "proximal" (accelerated proximal gradient), "interior" (interior-point), or "auto":
-            the first on a GPU, the second on a CPU. Both stop on the same certificate.
+            the first on a GPU, the second on a CPU, and there the first too for what the second
+            leaves unsolved. Both stop on the same certificate.
     """
 
     eta: float | Literal["auto"] = 1e-3

@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import traceback
 from pathlib import Path
 from time import perf_counter
@@ -30,14 +29,13 @@ from hydra.types import RunMode
 from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig
 
-from experiments import collect, methods, records
+from experiments import collect, interrupts, methods, records
 from experiments.measure import Tables
 from sees_torch import SeesError
 
 LOG = logging.getLogger("experiments.run")
 CONF = Path(__file__).resolve().parent.parent / "conf"
 INTERRUPTED = 130
-STOPPED = threading.Event()
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -50,15 +48,9 @@ def main(config: DictConfig) -> None:
         raise SystemExit(f"error: {error}") from None
 
 
-def _interrupt(*_: Any) -> None:
-    STOPPED.set()
-    raise KeyboardInterrupt
-
-
 def _run(config: DictConfig) -> None:
     """Measure the methods that were not measured on this draw before, and save a run of each."""
-    if STOPPED.is_set():  # Python drops an interrupt that falls into a destructor.
-        raise KeyboardInterrupt
+    interrupts.check()
     runs = Path(config.out) / records.RUNS
     parts = methods.apart(config)
     names = {method: records.key(part) for method, part in parts.items()}
@@ -125,7 +117,7 @@ def _report(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGINT, interrupts.interrupt)
     try:
         main()
     except KeyboardInterrupt:

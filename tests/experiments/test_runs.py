@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -9,12 +10,13 @@ import threading
 import time
 from pathlib import Path
 
+import cloudpickle
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
 import experiments.run
-from experiments import records
+from experiments import interrupts, records
 from experiments.collect import collect, save, summarise
 from experiments.records import SWEEP
 from sees_torch import SeesError
@@ -93,12 +95,17 @@ def test_a_sweep_that_is_killed_or_interrupted_resumes(tmp_path, how, launcher):
 
 
 def test_an_interrupt_that_python_dropped_stops_the_next_run(monkeypatch):
-    stopped = threading.Event()
-    monkeypatch.setattr(experiments.run, "STOPPED", stopped)
+    monkeypatch.setattr(interrupts, "_STOPPED", threading.Event())
     with pytest.raises(KeyboardInterrupt):
-        experiments.run._interrupt()  # Say, inside a destructor, where it is ignored.
+        interrupts.interrupt()  # Say, inside a destructor, where it is ignored.
     with pytest.raises(KeyboardInterrupt):
         experiments.run._run(OmegaConf.create({}))
+
+
+def test_a_run_can_be_sent_to_workers():
+    """What `__main__` holds is sent by value: a lock among it would end every parallel sweep."""
+    found = runpy.run_path(experiments.run.__file__, run_name="sent")
+    assert cloudpickle.dumps(found["_run"])
 
 
 def test_a_run_that_is_interrupted_while_it_is_written_leaves_nothing(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sees_torch.data import Rows, Schema
 from sees_torch.data.labels import read_labels
 from sees_torch.errors import ShapeError, SupportError
-from sees_torch.statistics.basis import Basis
+from sees_torch.statistics.basis import Basis, combined
 
 
 class WeightFunction(nn.Module):
@@ -142,7 +142,7 @@ class BasisWeights(WeightFunction):
         self.register_buffer("intercept", intercept)
 
     def table(self, rows: Rows) -> Tensor:
-        return self.basis(rows).to(self.coefficient.dtype) @ self.coefficient + self.intercept
+        return combined(self.basis, rows, self.coefficient) + self.intercept
 
 
 class OddsWeights(WeightFunction):
@@ -183,7 +183,7 @@ class OddsWeights(WeightFunction):
         self.register_buffer("share", share)
 
     def table(self, rows: Rows) -> Tensor:
-        score = self.basis(rows).to(self.coefficient.dtype) @ self.coefficient.T + self.intercept
+        score = combined(self.basis, rows, self.coefficient.T) + self.intercept
         key = self.schema.row_hash(rows)
         place = torch.searchsorted(self.keys, key).clamp_max(len(self.keys) - 1)
         known = self.keys[place] == key

@@ -13,6 +13,7 @@ from sees_torch.data.counting import deal, group_keys
 from sees_torch.errors import SeesError
 from sees_torch.matching.match import Match
 from sees_torch.matching.parameters import Parameters
+from sees_torch.matching.penalised import check_size
 from sees_torch.solvers.group_simplex import GroupSimplex
 from sees_torch.solvers.interior_point import group_likelihood
 from sees_torch.solvers.logistic import ridge_logistic
@@ -69,7 +70,9 @@ class KLIEP(Parameters):
         centres = basis(there.top(self.centres).rows)
         width = self._width(basis, centres, here, there)
         kernels = GaussianBasis(basis, centres, float(width))
-        weight = torch.stack([here.mass[at] @ kernels(part) for at, part in pieces(here.rows)])
+        weight = torch.stack(
+            [here.mass[at] @ kernels(part) for at, part in pieces(here.rows, len(centres))]
+        )
         weight = weight.sum(dim=0)
         solution = self._solve(kernels(there.rows), weight, there.mass[None], tolerance=1e-6)
         labels = len(source.classes)
@@ -99,7 +102,7 @@ class KLIEP(Parameters):
         # The largest kernel value at the loneliest target row.
         lonely = [
             squared_distances(basis(part), centres).amin(dim=1).max()
-            for _, part in pieces(there.rows)
+            for _, part in pieces(there.rows, len(basis.owners))
         ]
         reach = gaussian(torch.stack(lonely).max(), widths)
         widths = widths[reach >= min(REACH, float(reach.max()))]
@@ -149,7 +152,7 @@ class DLU(Parameters):
     """Discriminative learning on the union: odds of a target-against-source classifier.
 
     A ridge logistic regression on the basis of the features, cross-fitted: a row is weighed by a
-    model that has not seen it.
+    model that has not seen it. More than 4,000 levels are refused.
 
     Args:
         ridge: penalty on the coefficients, in rows.
@@ -167,11 +170,12 @@ class DLU(Parameters):
 
     def match(self, source: Source, target: Target) -> Match:
         basis = FeatureBasis(source)
+        check_size(source, basis, "DLU has a coefficient for every level", 1)
         here, there = _Distinct.of(source), _Distinct.of(target)
         n = len(here.key)
         design = here.mass.new_ones(len(basis.owners) + 1, n + len(there.key))
         for sample, place in ((here, design[:-1, :n]), (there, design[:-1, n:])):
-            for at, part in pieces(sample.rows):
+            for at, part in pieces(sample.rows, len(basis.owners)):
                 place[:, at] = basis(part).T
         is_target = torch.cat([torch.zeros_like(here.mass), torch.ones_like(there.mass)])
         # Both samples weigh the same, so that the odds are the density ratio.

@@ -54,7 +54,9 @@ class BasisProblem:
 
     @classmethod
     def build(cls, source: Source, target: Target, basis: Basis) -> BasisProblem:
-        _check_size(source, basis)
+        check_size(
+            source, basis, "SEES-c has a coefficient for every level and class", len(source.classes)
+        )
         rows, posterior, mass = distinct_target(target)
         d = len(source.schema.columns)
         moment, partition = _source_moments(source, basis)
@@ -147,21 +149,28 @@ def stacked(basis: Basis, rows: Rows, posterior: Tensor) -> Mixture:
     """p(y|x) phi_k(x) of all rows, the constant as the last function."""
     functions = len(basis.owners) + 1
     phi = posterior.new_ones(functions, len(rows))
-    for here, part in pieces(rows):
+    for here, part in pieces(rows, len(basis.owners)):
         phi[:-1, here] = basis(part).T
     every = torch.arange(functions * posterior.shape[1], device=posterior.device)
     return Mixture(phi, posterior.T.contiguous(), every)
 
 
-def _check_size(source: Source, basis: Basis) -> None:
-    unknowns = len(basis.owners) * len(source.classes)
+def check_size(source: Source, basis: Basis, words: str, each: int) -> None:
+    """Refuse more unknowns than a dense system can be solved for.
+
+    Args:
+        source, basis: what is fitted, and on what.
+        words: which method has a coefficient for every what.
+        each: coefficients of a function of the basis.
+    """
+    unknowns = len(basis.owners) * each
     if unknowns > MOST_UNKNOWNS:
         owner = max(set(basis.owners), key=basis.owners.count)
         named = f"{source.schema.names[owner]!r}" if owner >= 0 else "the basis"
         raise IdentificationError(
-            f"SEES-c has a coefficient for every level and class, {unknowns} here; at most "
-            f"{MOST_UNKNOWNS} are solved for. Merge levels of {named}, which has the most, leave "
-            'it out, or use a method that searches for few features, such as "sees-em".'
+            f"{words}, {unknowns} here; at most {MOST_UNKNOWNS} are solved for. Merge levels of "
+            f"{named}, which has the most, leave it out, or use a method that searches for few "
+            'features, such as "sees-em".'
         )
 
 
@@ -174,7 +183,7 @@ def _source_moments(source: Source, basis: Basis) -> tuple[Tensor, Tensor]:
     moment[-1] = share.sum(dim=0)
     least, most = posterior.new_full((d + 1,), torch.inf), posterior.new_zeros(d + 1)
     place = None
-    for here, part in pieces(source.rows):
+    for here, part in pieces(source.rows, len(basis.owners)):
         phi = basis(part).to(posterior.dtype)
         if place is None:
             _check_basis(basis, phi, d)

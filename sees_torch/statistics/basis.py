@@ -14,7 +14,9 @@ from sees_torch.errors import SeesError
 Form = Literal["paired", "linear", "quadratic", "binned"]
 CURVES: dict[str, int] = {"linear": 1, "paired": 2, "quadratic": 3, "binned": 0}
 PIECE = 2**16
-"""Rows of a basis that are worked on at once."""
+"""Rows of a basis that are worked on at once, and"""
+NUMBERS = 2**20
+"""numbers: a column of ten thousand levels makes every row as long."""
 _UNKNOWN, _VALUE = -1, -2
 
 
@@ -91,7 +93,7 @@ class FeatureBasis(Basis):
         self.register_buffer("mean", torch.zeros(len(owners), dtype=torch.float64))
         self.to(source.rows.codes.device)
         mass = source.mass.to(self.mean.dtype)
-        sums = [mass[here] @ self(part) for here, part in pieces(source.rows)]
+        sums = [mass[here] @ self(part) for here, part in pieces(source.rows, len(owners))]
         self.mean = torch.stack(sums).sum(dim=0)
 
     def forward(self, rows: Rows) -> Tensor:
@@ -144,18 +146,28 @@ class GaussianBasis(Basis):
 
     def forward(self, rows: Rows) -> Tensor:
         values = self.centres.new_empty(len(rows), len(self.centres))
-        for here, part in pieces(rows):
+        for here, part in pieces(rows, self.centres.shape[1]):
             points = self.inner(part).to(values.dtype)
             values[here] = gaussian(squared_distances(points, self.centres), self.width)
         return values
 
 
-def pieces(rows: Rows) -> Iterator[tuple[slice, Rows]]:
-    """The rows a piece at a time, so that what is computed from them stays small."""
+def pieces(rows: Rows, width: int) -> Iterator[tuple[slice, Rows]]:
+    """The rows a piece at a time, so that `width` numbers for each of them stay small."""
+    step = max(1, min(PIECE, NUMBERS // max(width, 1)))
     every = torch.arange(len(rows), device=rows.codes.device)
-    for start in range(0, len(rows), PIECE):
-        here = slice(start, start + PIECE)
-        yield here, rows if len(rows) <= PIECE else rows[every[here]]
+    for start in range(0, len(rows), step):
+        here = slice(start, start + step)
+        yield here, rows if len(rows) <= step else rows[every[here]]
+
+
+def combined(basis: Basis, rows: Rows, coefficient: Tensor) -> Tensor:
+    """(n, L) sums of the functions by (K, L) coefficients."""
+    parts = [
+        basis(part).to(coefficient.dtype) @ coefficient
+        for _, part in pieces(rows, len(coefficient))
+    ]
+    return torch.cat(parts) if parts else coefficient.new_zeros(0, coefficient.shape[1])
 
 
 def squared_distances(points: Tensor, centres: Tensor) -> Tensor:

@@ -120,13 +120,16 @@ def test_unknowns_of_many_features_are_bounded_by_the_rows(classes, looked_at, m
     assert ("labels and many features" in found) == looked_at
 
 
-def test_sees_c_refuses_more_unknowns_than_it_can_solve_for():
+@pytest.mark.parametrize(
+    ("method", "rows", "unknowns"), [("sees-c", 2001, 4002), ("dlu", 4001, 4001)]
+)
+def test_more_unknowns_than_can_be_solved_for_are_refused(method, rows, unknowns):
     """Ten thousand levels would have asked for a matrix of gigabytes, and for hours."""
-    levels = np.array([f"level {place}" for place in range(2001)])
-    given = {"source": levels[:, None], "labels": np.arange(2001) % 2, "target": levels[:9, None]}
-    given |= {"source_proba": np.full(2001, 0.4), "target_proba": np.full(9, 0.5)}
-    with pytest.raises(IdentificationError, match="4002 here; at most 4000 are solved for"):
-        estimate_shift(**given, method="sees-c", confidence=None)
+    levels = np.array([f"level {place}" for place in range(rows)])
+    given = {"source": levels[:, None], "labels": np.arange(rows) % 2, "target": levels[:9, None]}
+    given |= {"source_proba": np.full(rows, 0.4), "target_proba": np.full(9, 0.5)}
+    with pytest.raises(IdentificationError, match=f"{unknowns} here; at most 4000 are solved for"):
+        estimate_shift(**given, method=method, confidence=None)
 
 
 @pytest.mark.filterwarnings("ignore::sees_torch.SeesWarning")

@@ -65,6 +65,10 @@ MEASURES: dict[str, tuple[str, Measure, bool]] = {
 """Name -> (words with unit, value and standard error over the draws, on a log scale?)."""
 
 
+CUT = 2.5
+"""A bar so many times as high as the next one is cut."""
+
+
 def methods_of(results: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(results["method"]))
 
@@ -129,9 +133,13 @@ def plain_numbers(axis: Any) -> None:
 
 
 def bar_panel(axes: Axes, results: pd.DataFrame, measure: str, dots: str | None = None) -> None:
-    """A measure of every method as bars; dots show the single draws or pairs."""
+    """A measure of every method as bars; dots show the single draws or pairs.
+
+    A bar far above all others is cut, with its height written on it, so that these can be read.
+    """
     words, level, _ = MEASURES[measure]
     methods = methods_of(results)
+    tops: dict[int, float] = {}
     for place, method in enumerate(methods):
         rows = results[results["method"] == method]
         height, bar = level(rows)
@@ -139,14 +147,32 @@ def bar_panel(axes: Axes, results: pd.DataFrame, measure: str, dots: str | None 
             continue
         colour, _ = style(method, methods)
         axes.bar(place, height, yerr=bar, color=colour, width=0.72, capsize=3, alpha=0.85)
+        tops[place] = height
         if dots is not None:
             single = rows[dots].abs() if measure.startswith("error") else rows[dots]
+            tops[place] = max(height, float(single.max()))
             spread = np.linspace(-0.22, 0.22, len(single)) if len(single) > 1 else [0.0]
             axes.plot(place + np.array(spread), single, ".", color="black", ms=3, alpha=0.45)
     axes.set_xticks(range(len(methods)), methods, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_ylabel(words, fontsize=9)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.grid(alpha=0.25, axis="y", linewidth=0.5)
+    if len(tops) > 2:
+        highest = max(tops, key=lambda place: tops[place])
+        next_top = max(top for place, top in tops.items() if place != highest)
+        if 0 < CUT * next_top < tops[highest]:
+            height, bar = level(results[results["method"] == methods[highest]])
+            axes.set_ylim(top=1.25 * next_top)
+            axes.text(
+                highest,
+                1.2 * next_top,
+                f"{height:.3g} ± {bar:.2g}",
+                rotation=90,
+                ha="center",
+                va="top",
+                fontsize=8,
+                bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1},
+            )
 
 
 def share_panel(axes: Axes, table: pd.DataFrame, names: str) -> None:

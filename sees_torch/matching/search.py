@@ -42,10 +42,10 @@ CONTENDERS = 4
 """Feature sets of each size that are then compared on all rows."""
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""
-CONTESTED = 1.0
+CONTESTED = 0.75
 """Standard errors that "nothing shifted" may be behind the best before gaps are averaged; from 1.5
 on it would not be chosen. With 0.5 small samples gain more from averaging, but without any shift
-intervals are twice as wide as they need be."""
+intervals are half as wide again."""
 ODDS = 1 / 30
 """Odds, before any data, of each feature after the first that it shifted as well: there are many,
 and a true set with a feature too many explains the data as well as the true set. A shift of many
@@ -90,8 +90,13 @@ class Search:
         ratio = torch.ones_like(self.source.count)[None], torch.zeros_like(self.target.count)[None]
         self._add([Candidate("nothing", NoShift(), (), NOTHING)], ratio)
 
-    def add_tables(self, sparsity: int | None) -> None:
-        """Labels alone, then more and more features; or all subsets of one size."""
+    def add_tables(self, sparsity: int | None, screen: bool = True) -> None:
+        """Labels alone, then more and more features; or all subsets of one size.
+
+        Args:
+            sparsity: the size, None for more and more.
+            screen: of very many rows, compare on a part of them first.
+        """
         batch = Batch.of(self.source, self.target, *self.counts)
         d = len(batch.sizes)
         if not shared_features(batch.codes, batch.sizes, self.source, self.target):
@@ -111,7 +116,7 @@ class Search:
                 found = held_out_ratios(batch, labels, self.folds, chosen, SHRINKAGE, self.memory)
                 self._add([self._table(members) for members in listed], found)
 
-        if max(len(self.source), len(self.target)) > 2 * SCREENED:
+        if screen and max(len(self.source), len(self.target)) > 2 * SCREENED:
             for contenders in self._contenders(sparsity):
                 add(contenders)
             return
@@ -135,7 +140,8 @@ class Search:
         part = Search(thinned(self.source, SCREENED), thinned(self.target, SCREENED), self.memory)
         if sparsity is None:
             part.add_nothing()
-        part.add_tables(sparsity)
+        # Equal rows are thinned together: a part may hold as many of them, each counting for less.
+        part.add_tables(sparsity, screen=False)
         sizes = sorted({len(candidate.features) for candidate in part.candidates})
         return [part._by_score(size)[:CONTENDERS] for size in sizes]
 

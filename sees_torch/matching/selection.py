@@ -23,13 +23,18 @@ from sees_torch.data.samples import is_population
 
 Sample = TypeVar("Sample", Source, Target)
 FOLDS = 5
+DEALS = 3
+"""Rows are dealt into folds so many times, and scores are averaged: the luck of a single deal moves
+a score by more than a hypothesis too many costs it."""
+ONE_DEAL_ROWS = 20_000
+"""From so many rows on one deal will do: its luck stays as it is, what a shift adds grows."""
 MANY_ROWS = 100_000
 """Half of so many rows fits as well as four fifths: then there are two folds."""
 STANDARD_ERRORS = 1.5
 """A simpler hypothesis is kept unless it falls behind the best by more than this."""
 RESAMPLED_STANDARD_ERRORS = 2 * STANDARD_ERRORS
 """The same in a bootstrap resample, whose score carries the noise of the sample and its own."""
-TEMPER = 0.5
+TEMPER = 0.7
 """Held-out log-likelihoods count by this much when hypotheses are averaged: folds share rows."""
 LEAST_SHARE = 0.02
 """Hypotheses with a smaller share are left out of the average."""
@@ -41,20 +46,25 @@ TIE = 1e-9
 
 @dataclass(frozen=True)
 class Folds:
-    """Shares of every row in each fold, (n, F) and (m, F)."""
+    """Shares of every row in each of F folds, (n, F) and (m, F), those of all deals in turn."""
 
     source: Tensor
     target: Tensor
+    deals: int = 1
 
     @classmethod
     def deal(cls, source: Source, target: Target) -> Folds:
         """Rows dealt out in an order that depends on their content only."""
-        folds = FOLDS if min(float(source.total), float(target.total)) < MANY_ROWS else 2
+        rows = min(float(source.total), float(target.total))
+        folds = FOLDS if rows < MANY_ROWS else 2
+        deals = DEALS if rows < ONE_DEAL_ROWS else 1
         own = source.proba.detach().gather(1, source.labels[:, None])
         here = _key(source) + content_hash(_rounded(own))
+        there = _key(target)
         return cls(
-            scatter_folds(here, source.count, folds),
-            scatter_folds(_key(target), target.count, folds),
+            torch.cat([scatter_folds(here + k, source.count, folds) for k in range(deals)], dim=1),
+            torch.cat([scatter_folds(there + k, target.count, folds) for k in range(deals)], dim=1),
+            deals,
         )
 
     def training(self, source: Source, target: Target) -> tuple[Tensor, Tensor]:
@@ -66,6 +76,8 @@ class Folds:
     def held_out(self, ratio: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """(S, n) ratios and (S, m) logarithms of ratios, each fitted without the row.
 
+        Averages over the deals.
+
         Args:
             ratio: (F, S, n + m), fitted without each fold.
             first: number of the first of these folds; what several parts give is added.
@@ -73,8 +85,8 @@ class Folds:
         n, folds = len(self.source), slice(first, first + len(ratio))
         logs = ratio[..., n:].clamp_min(LEAST_RATIO).log()
         return (
-            torch.einsum("fsn,nf->sn", ratio[..., :n], self.source[:, folds]),
-            torch.einsum("fsm,mf->sm", logs, self.target[:, folds]),
+            torch.einsum("fsn,nf->sn", ratio[..., :n], self.source[:, folds]) / self.deals,
+            torch.einsum("fsm,mf->sm", logs, self.target[:, folds]) / self.deals,
         )
 
 

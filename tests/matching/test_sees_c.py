@@ -252,8 +252,8 @@ class TestAuto:
         folds = Folds.deal(source, target)
         counts = folds.training(source, target)
         here, there = method.refits(source, target, method.match(source, target), *counts)
-        assert here.shape == (5, 500, 2)
-        assert there.shape == (5, 400, 2)
+        assert here.shape == (15, 500, 2)
+        assert there.shape == (15, 400, 2)
         for f in range(2):
             alone = method.match(source.with_count(counts[0][f]), target.with_count(counts[1][f]))
             table = alone.weight_function.table(source.rows)

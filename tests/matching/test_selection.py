@@ -13,6 +13,7 @@ from sees_torch.matching import auto, search
 from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.sees_c import CovariatesOnly
 from sees_torch.matching.selection import (
+    DEALS,
     FOLDS,
     LEAST_RATIO,
     TIE,
@@ -174,32 +175,47 @@ class TestFolds:
         source, target = samples(pair)
         folds = Folds.deal(source, target)
         for share, sample in ((folds.source, source), (folds.target, target)):
-            torch.testing.assert_close(share.sum(dim=1), torch.ones_like(sample.count))
-            held = sample.count @ share
-            assert float(held.max() - held.min()) < 0.4 * float(sample.total) / FOLDS
+            for deal in share.split(FOLDS, dim=1):
+                torch.testing.assert_close(deal.sum(dim=1), torch.ones_like(sample.count))
+                held, expected = sample.count @ deal, sample.total / FOLDS
+                assert float((held - expected).square().sum() / expected) < 23  # One in 10,000.
 
     def test_training_and_held_out_rows_share_nothing(self):
         source, target = samples(drawn_world(0, 500, 400, features=6))
         folds = Folds.deal(source, target)
+        number = FOLDS * DEALS
         here, there = folds.training(source, target)
-        assert (here.shape, there.shape) == ((FOLDS, 500), (FOLDS, 400))
+        assert (here.shape, there.shape) == ((number, 500), (number, 400))
         for training, share, sample in (
             (here, folds.source, source),
             (there, folds.target, target),
         ):
             torch.testing.assert_close(
-                training + (share.T * sample.count), sample.count.expand(5, -1)
+                training + (share.T * sample.count), sample.count.expand(number, -1)
             )
-        ratio = torch.arange(1.0, FOLDS + 1).double()
-        on_source, on_target = folds.held_out(ratio[:, None, None].expand(FOLDS, 2, 900))
-        for held, share in ((on_source, folds.source), (on_target.exp(), folds.target)):
-            whole = share.amax(dim=1) == 1  # Equal rows share several folds.
-            assert int(whole.sum()) > 100
-            torch.testing.assert_close(held[:, whole], (share @ ratio)[whole].expand(2, -1))
-        parts = [folds.held_out(ratio[f : f + 2, None, None].expand(-1, 2, 900), f) for f in (0, 2)]
-        rest = folds.held_out(ratio[4:, None, None].expand(-1, 2, 900), 4)
-        for whole, *some in zip((on_source, on_target), *parts, rest, strict=True):
+        ratio = torch.arange(1.0, number + 1).double()
+        on_source, on_target = folds.held_out(ratio[:, None, None].expand(number, 2, 900))
+        whole = folds.source.amax(dim=1) == 1  # Equal rows share several folds.
+        assert int(whole.sum()) > 100
+        expected = folds.source @ ratio / DEALS
+        torch.testing.assert_close(on_source[:, whole], expected[whole].expand(2, -1))
+        expected = folds.target @ ratio.log() / DEALS
+        torch.testing.assert_close(on_target, expected.expand(2, -1))
+        parts = [
+            folds.held_out(ratio[f : f + 4, None, None].expand(-1, 2, 900), f)
+            for f in range(0, number, 4)
+        ]
+        for whole, *some in zip((on_source, on_target), *parts, strict=True):
             torch.testing.assert_close(sum(some), whole)
+
+    def test_deals_differ_and_many_rows_need_one(self, monkeypatch):
+        source, target = samples(drawn_world(0, 500, 400, features=6))
+        deals = Folds.deal(source, target).source.split(FOLDS, dim=1)
+        assert len(deals) == DEALS
+        together = (deals[0] * deals[1]).sum() / source.total
+        assert abs(float(together) - 1 / FOLDS) < 0.06  # As often in the same fold as by chance.
+        monkeypatch.setattr("sees_torch.matching.selection.ONE_DEAL_ROWS", 400)
+        torch.testing.assert_close(Folds.deal(source, target).source, deals[0])
 
     def test_follow_their_rows(self):
         """Any order of the rows of either sample, though features do not tell them apart."""
@@ -264,7 +280,9 @@ class TestFolds:
         )
         target = Target(x[:, None], np.full(2000, 0.5), source)
         share = Folds.deal(source, target).target
-        held = torch.zeros(20, FOLDS, dtype=torch.float64).index_add(0, torch.tensor(x), share)
+        held = torch.zeros(20, FOLDS * DEALS, dtype=torch.float64).index_add(
+            0, torch.tensor(x), share
+        )
         # 80 degrees of freedom: chi-squared of independent draws is 80 +- 13.
         assert float(((held - 20).square() / 20).sum()) > 80 - 4 * 13
 

@@ -59,3 +59,11 @@ def test_running_out_of_steps_is_a_status():
     z, mass, simplex, eta = problem(0, GROUPS["groups"])
     found = descend(z, mass, simplex, eta, max_steps=0)
     assert found.status() is Status.MAX_STEPS
+
+
+def test_newton_steps_end_the_search_at_its_first_look():
+    """Of a wrong Hessian the line search makes the right answer too, in many more steps."""
+    for seed in range(4):
+        z, mass, simplex, _ = problem(seed, GROUPS["groups"])
+        eta = torch.tensor([1e-3, 1e-2, 5e-2]).double()[:, None]
+        assert descend(z, mass, simplex, eta).steps <= 25

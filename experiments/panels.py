@@ -65,7 +65,7 @@ MEASURES: dict[str, tuple[str, Measure, bool]] = {
 """Name -> (words with unit, value and standard error over the draws, on a log scale?)."""
 
 
-CUT = 2.5
+CUT = 4.0
 """A bar so many times as high as the next one is cut."""
 
 

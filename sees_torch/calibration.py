@@ -23,6 +23,8 @@ FOLDS = 5
 PSEUDO_ROWS = 10.0
 FLOOR = 1e-6
 """Probabilities are floored here before their logarithm is taken."""
+HALVINGS = 30
+"""Of a Newton step that does not descend, before it is given up."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,13 @@ class _Folds:
         identity[:, 0] = 1.0
         return identity + (step @ self.lift.T).reshape(len(step), n_classes, inputs)
 
+    def equal(self, step: Tensor) -> Tensor:
+        """(K, P) steps to models that make all classes equally likely."""
+        inputs = self.design.shape[2]
+        to_zero = step.new_zeros(step.shape[1])
+        to_zero[::inputs] = -1.0
+        return to_zero.expand_as(step)
+
     def loss(self, step: Tensor) -> Tensor:
         """(K,) what the steps minimise."""
         logs = _scores(self.design, self.models(step)).log_softmax(dim=-1)
@@ -175,17 +184,25 @@ class _Folds:
 
 
 def _minimum(folds: _Folds, *, steps: int = 50) -> Tensor:
-    """(K, P) the minimisers, by damped Newton steps."""
+    """(K, P) the minimisers, by damped Newton steps.
+
+    From the identity, or from equal probabilities where these fit better: rows that are certain and
+    wrong have a slope and no curvature, and no Newton step leads away from them.
+    """
     step = folds.design.new_zeros(len(folds.mass), folds.lift.shape[1])
+    equal = folds.equal(step)
+    step = torch.where((folds.loss(equal) < folds.loss(step))[:, None], equal, step)
     for _ in range(steps):
         p = folds.fitted(step)
         slope = folds.slope(step, p)
         move = torch.linalg.solve(folds.curve(p), slope[..., None]).squeeze(-1)
         length = torch.ones_like(folds.ridge)
         now = folds.loss(step)
-        for _ in range(10):
+        for _ in range(HALVINGS):
             worse = (folds.loss(step - length * move) > now + 1e-14)[:, None]
             length = torch.where(worse, length / 2, length)
+            if not bool(worse.any()):
+                break
         step = torch.where(worse, step, step - length * move)
         if float((slope * move).sum(dim=1).max()) < 1e-14:
             break

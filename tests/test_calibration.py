@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sees_torch import Source, Target
-from sees_torch.calibration import MANY, Calibration, fold_shares
+from sees_torch.calibration import MANY, Calibration, _Folds, _minimum, fold_shares
 
 
 def calibrate(source, target):
@@ -225,6 +225,39 @@ def test_probabilities_of_zero_and_one_stay_finite(rows, classes, mistakes):
         sure = target.posterior.numpy()[np.arange(rows), says].mean()
         right = (says == labels).mean()
         assert abs(sure - right) < 4 * (right * (1 - right) / rows) ** 0.5
+
+
+@pytest.mark.parametrize("classes", [2, 3, MANY + 2])
+def test_a_model_that_is_always_certain_gets_its_rates(classes):
+    """A full-grown tree says 0 or 1: a row's calibrated probability is how often that is right."""
+    rng = np.random.default_rng(6)
+    said = rng.integers(0, classes, 6000)
+    right = rng.random(6000) < 0.74
+    labels = np.where(right, said, (said + rng.integers(1, classes, 6000)) % classes)
+    source, target = samples(np.eye(classes)[said], labels)
+    for sample in calibrate(source, target):
+        own = sample.posterior.numpy()[np.arange(6000), said]
+        if classes <= MANY:
+            rates = [(labels == said)[said == c].mean() for c in range(classes)]
+            np.testing.assert_allclose(own, np.array(rates)[said], atol=0.01)
+        else:
+            np.testing.assert_allclose(own, right.mean(), atol=0.01)
+
+
+@pytest.mark.parametrize("wrong", [0.01, 0.1])
+def test_a_few_rows_that_are_certain_and_wrong_are_no_obstacle(wrong):
+    """The fit is where its slope ends, on these rows and on the others."""
+    rng = np.random.default_rng(7)
+    truth, labels = draw(rng, 4000, 2)
+    proba = truth.copy()
+    certain = rng.random(4000) < wrong
+    proba[certain] = np.eye(2)[1 - labels[certain]]
+    source, _ = samples(proba, labels)
+    folds = _Folds.of(source, fold_shares(source), tied=False)
+    step = _minimum(folds)
+    slope = folds.slope(step, folds.fitted(step))
+    assert float(slope.abs().max()) < 1e-6
+    assert bool((folds.loss(step) < folds.loss(torch.zeros_like(step))).all())
 
 
 def test_a_class_that_never_occurs_keeps_little_mass():

@@ -34,7 +34,7 @@ from sees_torch.statistics.subsets import subsets_of
 
 SCREENED = 50_000
 """Feature sets are first compared on about so many distinct rows of each sample."""
-MOST_ENTRIES = 2000
+MOST_ENTRIES = 1000
 """Unknowns of a shift of many features, one for every level and label, up to which it is looked at
 unasked; with more unknowns than rows only up to FEW_ENTRIES, asked or not."""
 FEW_ENTRIES = 1000

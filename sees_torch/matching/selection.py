@@ -28,6 +28,8 @@ DEALS = 3
 a score by more than a hypothesis too many costs it."""
 ONE_DEAL_ROWS = 20_000
 """From so many rows on one deal will do: its luck stays as it is, what a shift adds grows."""
+ONE_DEAL_ENTRIES = 1000
+"""With more pairs of a level and a label, shifts of many features take too long to fit to each."""
 MANY_ROWS = 100_000
 """Half of so many rows fits as well as four fifths: then there are two folds."""
 STANDARD_ERRORS = 1.5
@@ -57,7 +59,9 @@ class Folds:
         """Rows dealt out in an order that depends on their content only."""
         rows = min(float(source.total), float(target.total))
         folds = FOLDS if rows < MANY_ROWS else 2
-        deals = DEALS if rows < ONE_DEAL_ROWS else 1
+        entries = sum(source.schema.cardinalities) * len(source.classes)
+        few = rows < ONE_DEAL_ROWS and entries <= ONE_DEAL_ENTRIES
+        deals = DEALS if few else 1
         own = source.proba.detach().gather(1, source.labels[:, None])
         here = _key(source) + content_hash(_rounded(own))
         there = _key(target)

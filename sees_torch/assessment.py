@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 
 from sees_torch.alternatives import Alternative, compare, label_equivalent
 from sees_torch.alternatives import power as alternative_power
+from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
@@ -38,10 +39,14 @@ def report_match(
     *,
     confidence: float | None = None,
     replicates: int = 0,
+    calibration: Calibration | None = None,
     memory: int | None = None,
     generator: torch.Generator | None = None,
 ) -> ShiftReport:
-    """The report on what a method matched; arguments as those of `estimate_shift`."""
+    """The report on what a method matched; arguments as those of `estimate_shift`.
+
+    The samples' posteriors are those of the calibration, if there is one.
+    """
     points = point_estimates(source, target, match, method, metrics, estimator)
     match, hypotheses = points.match, points.hypotheses
     choice = match.choice
@@ -58,7 +63,9 @@ def report_match(
         )
         resamples = None
         if kind == "bootstrap":
-            resamples = _resamples(source, target, points, replicates, memory, generator)
+            resamples = _resamples(
+                source, target, points, replicates, calibration, memory, generator
+            )
         spreads = [
             spread(estimate, place, resamples, kind, confidence)
             for place, estimate in enumerate(estimates)
@@ -105,6 +112,7 @@ def _resamples(
     target: Target,
     points: Points,
     replicates: int,
+    calibration: Calibration | None,
     memory: int | None,
     generator: torch.Generator | None,
 ) -> Replicates:
@@ -118,6 +126,7 @@ def _resamples(
         [estimate.mix for estimate in points.estimates],
         average=points.average,
         replicates=replicates,
+        calibration=calibration,
         memory=memory,
         generator=generator,
     )

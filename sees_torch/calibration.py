@@ -68,6 +68,23 @@ class Calibration:
         """Other rows with the mean posterior of all models."""
         return target.with_posterior(calibrated(self.models, target.proba))
 
+    def influence(self, source: Source, slope: Tensor) -> Tensor:
+        """(n,) what one more copy of each source row adds to a figure through the calibration.
+
+        The copy takes every model that is fitted to it one Newton step further.
+
+        Args:
+            source: the sample that was fitted.
+            slope: (K, L, I) gradient of the figure in the models.
+        """
+        folds = _Folds.of(source, self.share, tied=self.models.shape[-1] == 1)
+        p = _apply(self.models, source.proba)
+        towards = torch.linalg.solve(folds.curve(p), (slope.flatten(1) @ folds.lift)[..., None])
+        along = (towards.squeeze(-1) @ folds.lift.T).reshape(slope.shape)
+        pull = torch.einsum("knl,nli,kli->nk", p - folds.truth(p), folds.design, along)
+        total = source.count @ (1 - self.share)
+        return -(pull * (1 - self.share) / total).sum(dim=1)
+
 
 def calibrated(models: Tensor, proba: Tensor) -> Tensor:
     """(n, L) mean over the models (K, L, I) of what they make of probabilities (n, L)."""
@@ -167,10 +184,13 @@ class _Folds:
         """(K, n, L) probabilities."""
         return _scores(self.design, self.models(step)).softmax(dim=-1)
 
+    def truth(self, p: Tensor) -> Tensor:
+        """(n, L) what the probabilities p should be."""
+        return torch.nn.functional.one_hot(self.labels, p.shape[-1]).to(p.dtype)
+
     def slope(self, step: Tensor, p: Tensor) -> Tensor:
         """(K, P) gradient of the loss, where the fitted probabilities are p."""
-        truth = torch.nn.functional.one_hot(self.labels, p.shape[-1]).to(p.dtype)
-        slope = torch.einsum("kn,knl,nli->kli", self.mass, p - truth, self.design)
+        slope = torch.einsum("kn,knl,nli->kli", self.mass, p - self.truth(p), self.design)
         return slope.flatten(1) @ self.lift + self.ridge * step
 
     def curve(self, p: Tensor) -> Tensor:

@@ -181,6 +181,7 @@ class Estimation:
             self.estimator,
             confidence=self.confidence,
             replicates=self.replicates,
+            calibration=source.calibration,
             memory=self.memory_budget,
             generator=generator,
         )

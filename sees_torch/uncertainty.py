@@ -2,10 +2,9 @@
 
 A replicate gives every row a Poisson number of copies. In each, features are named anew from the
 held-out ratios, and the gap is estimated anew: under the hypothesis named, or, where the gap is an
-average over hypotheses, as the average by their shares in that replicate. The ratios themselves are
-not fitted again (they were fitted without the rows they are judged on), and neither is the
-calibration: `eff` and `dr` do not depend on p(y|x) to first order. So a replicate costs a few
-passes over the rows.
+average over hypotheses, as the average by their shares in that replicate. The calibration moves by
+one Newton step, and the gap with it, to first order. The held-out ratios are not fitted again: they
+were fitted without the rows they are judged on. So a replicate costs a few passes over the rows.
 """
 
 from __future__ import annotations
@@ -17,24 +16,16 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
+from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
-from sees_torch.efficient import (
-    FEW_ROWS,
-    RowValues,
-    cells_of,
-    efficient_values,
-    mean_variance,
-    variance,
-    weighted_mean,
-)
+from sees_torch.efficient import FEW_ROWS, RowValues, cells_of, mean_variance, variance
 from sees_torch.few_labels import LabelMix
-from sees_torch.gap import Gap, gap_parts, own_estimator, target_posterior
-from sees_torch.matching import Match, Method
+from sees_torch.gap import Gap, gap_parts, own_estimator
+from sees_torch.matching import Match
 from sees_torch.matching.hypotheses import Hypotheses
-from sees_torch.matching.match import Estimator, Replicable
 from sees_torch.matching.selection import RESAMPLED_STANDARD_ERRORS
+from sees_torch.resamples import Resample, through_calibration
 from sees_torch.statistics.products import MEMORY
-from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 
 def analytic_error(
@@ -121,6 +112,7 @@ def bootstrap(
     *,
     average: bool,
     replicates: int,
+    calibration: Calibration | None = None,
     memory: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Replicates:
@@ -134,12 +126,14 @@ def bootstrap(
         mixes: how labelled target rows enter each.
         average: the gaps are averages over hypotheses.
         replicates: B.
+        calibration: that made the posteriors; None if nothing did.
         memory: bytes that a part of the replicates may take, 256 MiB by default.
         generator: of the resamples, by default one with a fixed seed.
     """
     device = source.count.device
     generator = generator or torch.Generator(device=device).manual_seed(0)
     usual = own_estimator(hypotheses.fit(hypotheses.chosen)[1])
+    through: dict[tuple[int, int], Tensor] = {}
     results, choices = [], []
     for size in _parts(source, target, replicates, memory or MEMORY):
         here, there = (_resampled(sample.count, size, generator) for sample in (source, target))
@@ -148,10 +142,15 @@ def bootstrap(
         for place, share in shares.items():
             rows = share.nonzero().squeeze(1)
             method, fitted = hypotheses.uncertain(place)
-            resample = _Resample(source, target, method, fitted, here[rows], there[rows])
+            resample = Resample(source, target, method, fitted, here[rows], there[rows])
             for column, (gap, value, mix) in enumerate(zip(gaps, values, mixes, strict=True)):
                 used = own_estimator(fitted) if gap.estimator == usual else gap.estimator
-                found = resample.gap(gap.metric, used, value, mix).to(part.dtype)
+                key = place, column
+                if key not in through:
+                    through[key] = through_calibration(
+                        source, target, calibration, method, fitted, gap.metric, used, value
+                    )
+                found = resample.gap(gap.metric, used, value, mix, through[key]).to(part.dtype)
                 part[rows, column] += share[rows] * found
         results.append(part)
         choices.append(chosen)
@@ -188,68 +187,3 @@ def _parts(source: Source, target: Target, replicates: int, memory: int) -> Iter
     step = max(1, memory // per_replicate)
     for first in range(0, replicates, step):
         yield min(step, replicates - first)
-
-
-class _Resample:
-    """One hypothesis under B sets of multiplicities."""
-
-    def __init__(
-        self,
-        source: Source,
-        target: Target,
-        method: Method,
-        match: Match,
-        here: Tensor,
-        there: Tensor,
-    ) -> None:
-        self.source, self.target, self.method, self.match = source, target, method, match
-        self.here, self.there = here, there
-        self._tables: tuple[Tensor, Tensor] | None = None
-
-    def tables(self) -> tuple[Tensor, Tensor]:
-        """Weights (B, n, L) and (B, m, L) fitted anew."""
-        if self._tables is None:
-            assert isinstance(self.method, Replicable)
-            self._tables = self.method.replicate(
-                self.source, self.target, self.match, self.here, self.there
-            )
-        return self._tables
-
-    def gap(
-        self, name: str, estimator: Estimator, values: RowValues | None, mix: LabelMix | None
-    ) -> Tensor:
-        """(B,) gaps of one metric."""
-        source, target, here, there = self.source, self.target, self.here, self.there
-        if values is None:
-            metric = WEIGHTED_METRICS[name]
-            weight = self._own(self.tables()[0])
-            before = metric(source.proba, source.labels, here)
-            return metric(source.proba, source.labels, here * weight) - before
-        before = weighted_mean(values.own.expand_as(here), here)
-        if estimator == "eff":
-            cells = cells_of(self.match.weight_function, source, target)
-            after = efficient_values(source, target, cells, values, here, there).target_value
-        else:
-            after = self._weighted(estimator, values)
-        if mix is not None:
-            after = mix.mixed(after, there)
-        return after - before
-
-    def _own(self, table: Tensor) -> Tensor:
-        """(B, n) weights of the source rows under their own labels."""
-        index = self.source.labels[None, :, None].expand(len(table), -1, 1)
-        return table.gather(2, index).squeeze(2)
-
-    def _weighted(self, estimator: str, values: RowValues) -> Tensor:
-        on_source, on_target = self.tables()
-        weight = self._own(on_source)
-        if estimator == "ipw":
-            return weighted_mean(weight * values.own, self.here)
-        if estimator == "self-normalised":
-            return weighted_mean(values.own.expand_as(weight), self.here * weight)
-        posterior = target_posterior(on_target, self.target.posterior)
-        plugin = weighted_mean((posterior * values.target).sum(dim=-1), self.there)
-        if estimator == "plugin":
-            return plugin
-        expected = (target_posterior(on_source, self.source.posterior) * values.source).sum(dim=-1)
-        return plugin + weighted_mean(weight * (values.own - expected), self.here)

@@ -286,3 +286,26 @@ def test_huge_multiplicities_are_no_obstacle():
     proba = distort(truth, 2.0, 0.7)
     small, large = (posteriors(proba, labels, weight=np.full(400, w))[0] for w in (1e6, 1e16))
     np.testing.assert_allclose(large, small, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 4, MANY + 2])
+def test_influence_is_what_fitting_to_a_little_more_of_a_row_does(classes):
+    rng = np.random.default_rng(classes)
+    truth, labels = draw(rng, 300, classes)
+    source, _ = samples(distort(truth, 2.0, 0.5), labels)
+    tied = classes > MANY
+    share = fold_shares(source)
+
+    def models(count):
+        found = _Folds.of(source.select(torch.arange(300), count), share, tied)
+        return found.models(_minimum(found))
+
+    fitted = Calibration(models(source.count), share)
+    slope = torch.tensor(rng.normal(size=fitted.models.shape))
+    found = fitted.influence(source, slope)
+    for row in (0, 7, 120):
+        more = torch.zeros_like(source.count)
+        more[row] = 1e-4
+        change = models(source.count + more) - models(source.count - more)
+        by_hand = float((change * slope).sum()) / 2e-4
+        assert float(found[row]) == pytest.approx(by_hand, rel=1e-5, abs=1e-8)

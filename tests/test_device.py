@@ -36,7 +36,7 @@ from sees_torch import (
     Target,
     estimate_shift,
 )
-from sees_torch.calibration import _Folds
+from sees_torch.calibration import Calibration, _Folds
 from sees_torch.data import Schema
 from sees_torch.few_labels import LabelledError, strata
 from sees_torch.gap import ESTIMATORS, ROW_METRICS, estimate_gap, row_values
@@ -47,6 +47,7 @@ from sees_torch.matching.cells import fit_cells, fit_shares
 from sees_torch.matching.penalised import BasisProblem
 from sees_torch.matching.selection import Evidence, Folds, simplest
 from sees_torch.matching.table_fits import fit_tables
+from sees_torch.resamples import Resample
 from sees_torch.solvers.group_simplex import GroupSimplex, certificate
 from sees_torch.solvers.implicit import quadratic_solution
 from sees_torch.solvers.interior_point import group_likelihood
@@ -59,7 +60,6 @@ from sees_torch.statistics.noise import sampling_noise
 from sees_torch.statistics.products import Route, plan_products, subset_products
 from sees_torch.statistics.row_products import RowProducts
 from sees_torch.statistics.subsets import subsets_of
-from sees_torch.uncertainty import _Resample
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 aten = torch.ops.aten
@@ -190,6 +190,7 @@ def on_cuda(*things):
 
 PAIR = drawn_world(0, 60, 50, features=3, classes=3)
 SAMPLES = samples(PAIR)
+CALIBRATION = Calibration.fit(SAMPLES[0])
 RNG = np.random.default_rng(0)
 
 
@@ -370,12 +371,14 @@ def test_resampled_gaps(cuda):
     match = Match("known", cuda(FUNCTIONS["table"]), (0,))
     tables = cuda((torch.ones(4, 60, 3).double(), torch.ones(4, 50, 3).double()))
     values = row_values(source, target, "brier")
+    calibration = cuda(CALIBRATION)
+    through = calibration.influence(source, torch.ones_like(calibration.models))
     for estimator in ESTIMATORS:
-        resample = _Resample(source, target, NoShift(), match, here, there)
+        resample = Resample(source, target, NoShift(), match, here, there)
         resample._tables = tables
-        gap = resample.gap("brier", estimator, values, None)
+        gap = resample.gap("brier", estimator, values, None, through)
         assert gap.shape == (4,)
-        assert on_cuda(gap, resample.gap("f1", estimator, None, None))
+        assert on_cuda(gap, resample.gap("f1", estimator, None, None, through))
 
 
 def test_labelled_target_rows(cuda):

@@ -5,10 +5,12 @@ import pytest
 import torch
 from worlds import drawn_world, exact_world, samples
 
-from sees_torch import KLIEP, KnownWeights, SEESd, SEESem, SeesError, estimate_shift
+from sees_torch import KLIEP, MLLS, KnownWeights, SEESc, SEESd, SEESem, SeesError, estimate_shift
+from sees_torch.calibration import Calibration, _Folds, _minimum, fold_shares
 from sees_torch.efficient import mean_variance
 from sees_torch.gap import estimate_gap, row_values
 from sees_torch.matching.hypotheses import Hypotheses
+from sees_torch.matching.match import quietly
 from sees_torch.uncertainty import Replicates, analytic_error, bootstrap, normal_interval
 
 KNOWN = SEESem(features=("x0",), shrinkage=10.0)
@@ -109,6 +111,57 @@ class TestBootstrap:
             own = weight[0].gather(1, source.labels[:, None]).squeeze(1)
             by_hand = (here[b] * (own - 1) * values.own).sum() / here[b].sum()
             assert float(found.gaps[b, 0]) == pytest.approx(float(by_hand), abs=1e-9)
+
+    @pytest.mark.parametrize(
+        ("method", "estimator"),
+        [
+            (MLLS(), "plugin"),
+            (MLLS(), "ipw"),
+            (SEESem(features=("x1",), shrinkage=10.0), "self-normalised"),
+            (SEESc(eta=0.01), "plugin"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else value.name,
+    )
+    def test_a_resample_is_calibrated_anew(self, method, estimator):
+        """Against resamples that are calibrated and matched from scratch, with the same folds."""
+        source, target = samples(drawn_world(4, 600, 600, features=4, shifted=0))
+        share = fold_shares(source)
+
+        def estimated(source, target):
+            folds = _Folds.of(source, share, tied=False)
+            fitted = Calibration(folds.models(_minimum(folds)), share)
+            source, target = fitted.source(source), fitted.target(target)
+            match = quietly(method, source, target)
+            gap = estimate_gap(source, target, match.weight_function, "accuracy", estimator)
+            return source, target, match, gap, fitted
+
+        *given, match, gap, fitted = estimated(source, target)
+        found = {
+            calibration: bootstrap(
+                *given,
+                Hypotheses(*given, match, method),
+                [row_values(*given, "accuracy")],
+                [gap],
+                [None],
+                average=False,
+                replicates=30,
+                calibration=calibration,
+                generator=torch.Generator().manual_seed(2),
+            ).gaps[:, 0]
+            for calibration in (fitted, None)
+        }
+        generator = torch.Generator().manual_seed(2)
+        every = torch.arange(600)
+        resamples = [
+            torch.poisson(sample.count.expand(30, -1), generator=generator)
+            for sample in (source, target)
+        ]
+        anew = [
+            estimated(source.select(every, here), target.select(every, there))[3].gap
+            for here, there in zip(*resamples, strict=True)
+        ]
+        off = [float((gaps - torch.stack(anew)).square().mean()) for gaps in found.values()]
+        assert off[0] < 0.5 * off[1]
 
     def test_metrics_that_are_no_mean_over_rows_have_intervals(self):
         report = go(metric=["accuracy", "f1", "auroc", "log_loss"])

@@ -192,9 +192,8 @@ def _doubt_features(
         doubts.add(f"{few if choice.candidate.features else none}: the shift is not sparse")
         if not choice.eligible[0]:
             return  # No table could be chosen: one that fits better was not passed over.
-    chosen = next(a for a in alternatives if a.place == choice.chosen)
-    if chosen.behind > STANDARD_ERRORS:
-        # Only a hypothesis whose labels cannot be told apart is passed over like this.
+    if choice.passed_over:
+        chosen = next(a for a in alternatives if a.place == choice.chosen)
         doubts.add(
             f"another hypothesis is {chosen.behind:.1f} standard errors better, but labels cannot "
             "be told apart inside its cells",
@@ -212,7 +211,7 @@ def _doubt_hypothesis(
 ) -> None:
     """Do other hypotheses that explain the target disagree about the gap?"""
     chosen = next(a for a in alternatives if a.place == choice.chosen)
-    if not match.features and CONTESTED < chosen.behind <= STANDARD_ERRORS:
+    if not match.features and chosen.behind > CONTESTED and not choice.passed_over:
         doubts.add(
             "that no feature shifted is only just not ruled out: another hypothesis explains the "
             f"target better by {chosen.behind:.1f} standard errors"

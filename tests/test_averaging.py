@@ -137,7 +137,7 @@ class TestVerdict:
 class TestOdds:
     def test_each_feature_after_the_first_costs_the_same(self, contested):
         for candidate in contested[1].match.choice.candidates:
-            more = 1 if is_dense(candidate) else max(len(candidate.features) - 1, 0)
+            more = 2 if is_dense(candidate) else max(len(candidate.features) - 1, 0)
             without_labels = candidate.words in ("features, not labels", "covariates only")
             assert candidate.odds == pytest.approx(ODDS ** (more + without_labels))
 

@@ -14,7 +14,13 @@ from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.errors import ConvergenceWarning, SeesError, SeesWarning, SupportWarning
-from sees_torch.matching.selection import LEAST_SHARE, STANDARD_ERRORS, Evidence, simplest
+from sees_torch.matching.selection import (
+    LEAST_SHARE,
+    STANDARD_ERRORS,
+    Evidence,
+    close_to_best,
+    simplest,
+)
 from sees_torch.solvers.implicit import wants_graph
 from sees_torch.solvers.solution import Status
 from sees_torch.weights import WeightFunction
@@ -104,6 +110,12 @@ class Choice:
     @property
     def candidate(self) -> Candidate:
         return self.candidates[self.chosen]
+
+    @property
+    def passed_over(self) -> bool:
+        """A hypothesis that could not be chosen is clearly better than the chosen one."""
+        evidence = self.evidence
+        return not close_to_best(evidence.score(), evidence.standard_errors)[self.chosen]
 
     @property
     def behind(self) -> Tensor:

@@ -49,7 +49,7 @@ intervals are half as wide again."""
 ODDS = 1 / 30
 """Odds, before any data, of each feature after the first that it shifted as well: there are many,
 and a true set with a feature too many explains the data as well as the true set. A shift of many
-features counts as one of two. Also the odds that features shifted and the labels given them did
+features counts as one of three. Also the odds that features shifted and the labels given them did
 not: the data can hardly tell, and natural shifts of features nearly always move labels."""
 MOST_REFUSED = 8
 MOST_PAIRS = 60
@@ -176,7 +176,7 @@ class Search:
         found = quietly(covariates, *samples)
         tables = covariates.refits(*samples, found, *self.counts)
         self._add_dense(
-            Candidate("covariates only", covariates, (), COVARIATES, ODDS**2), found, tables
+            Candidate("covariates only", covariates, (), COVARIATES, ODDS**3), found, tables
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeesWarning)
@@ -184,7 +184,7 @@ class Search:
         refits = many.path_refits(*samples, ETAS, path, *self.counts)
         for eta, found, tables in zip(ETAS, path, refits, strict=True):
             method = replace(many, eta=eta)
-            candidate = Candidate("labels and many features", method, (), MANY, ODDS)
+            candidate = Candidate("labels and many features", method, (), MANY, ODDS**2)
             self._add_dense(candidate, found, tables)
 
     def _add_dense(self, candidate: Candidate, match: Match, tables: tuple[Tensor, Tensor]) -> None:

@@ -34,6 +34,9 @@ MANY_ROWS = 100_000
 """Half of so many rows fits as well as four fifths: then there are two folds."""
 STANDARD_ERRORS = 1.5
 """A simpler hypothesis is kept unless it falls behind the best by more than this."""
+LEAST_GAIN = 0.02
+"""And by more than this part of what the best explains: p(y|x) is never quite right, and what a
+feature too many gains by that grows with the rows as a shift does."""
 RESAMPLED_STANDARD_ERRORS = 2 * STANDARD_ERRORS
 """The same in a bootstrap resample, whose score carries the noise of the sample and its own."""
 TEMPER = 0.7
@@ -224,17 +227,30 @@ def _covariance(values: Tensor, count: Tensor) -> Tensor:
     return (centred * count) @ centred.T / total.square()
 
 
+def close_to_best(score: Tensor, error: Tensor, limit: float = STANDARD_ERRORS) -> Tensor:
+    """(..., H) bool; hypotheses that are not clearly behind the best.
+
+    Args:
+        score: (..., H), zero for "nothing".
+        error: (H, H) standard errors of differences.
+        limit: standard errors that count as clearly behind.
+    """
+    best = score.argmax(dim=-1, keepdim=True)
+    highest = score.gather(-1, best)
+    noise = limit * error[best.squeeze(-1)]
+    # In a population p(y|x) is right, and there is no noise.
+    slack = torch.where(noise > 0, torch.maximum(noise, LEAST_GAIN * highest), 0.0)
+    return highest - score <= slack + TIE
+
+
 def simplest(score: Tensor, error: Tensor, rank: Tensor, limit: float = STANDARD_ERRORS) -> Tensor:
     """(...,) the best hypothesis of the lowest rank whose best is not clearly behind.
 
     Args:
-        score: (..., H).
-        error: (H, H) standard errors of differences.
+        score, error, limit: as in `close_to_best`.
         rank: (H,) int64, 0 the simplest; of equal rank, the higher score is preferred.
-        limit: standard errors that count as clearly behind.
     """
-    best = score.argmax(dim=-1, keepdim=True)
-    close = score.gather(-1, best) - score <= limit * error[best.squeeze(-1)] + TIE
+    close = close_to_best(score, error, limit)
     ranks = torch.arange(int(rank.max()) + 1, device=rank.device)
     of_rank = rank == ranks[:, None]
     leader = torch.where(of_rank, score[..., None, :], -torch.inf).argmax(dim=-1)

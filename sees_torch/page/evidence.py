@@ -59,8 +59,9 @@ def hypotheses(report: ShiftReport) -> Html:
         [
             tag(
                 "p",
-                "Chosen is the simplest hypothesis that is less than 1.5 standard errors behind "
-                "the best of those whose gap the data can resolve." + _averaged(report),
+                "Chosen is the simplest hypothesis that is less than 1.5 standard errors, or 2 % "
+                "of its score, behind the best of those whose gap the data can resolve."
+                + _averaged(report),
                 class_="soft",
             ),
             table(

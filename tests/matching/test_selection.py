@@ -66,6 +66,12 @@ class TestSimplest:
         assert int(simplest(score, self.even, self.rank, limit=2.4)) == 3
         assert int(simplest(score, self.even, self.rank, limit=2.6)) == 1
 
+    def test_a_small_part_of_what_is_explained_is_no_evidence(self):
+        """However clear: with many rows it may be p(y|x), which is never quite right."""
+        sure = self.even / 1000
+        assert int(simplest(tensor([0.0, 0.59, 0.3, 0.6]), sure, self.rank)) == 1
+        assert int(simplest(tensor([0.0, 0.58, 0.3, 0.6]), sure, self.rank)) == 3
+
     def test_without_noise_only_ties_are_close(self):
         nothing = torch.zeros(4, 4, dtype=torch.float64)
         score = tensor([0.6 - TIE / 2, 0.6 - 3 * TIE, 0.0, 0.6])

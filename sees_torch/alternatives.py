@@ -12,7 +12,6 @@ from sees_torch.efficient import mean_variance
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
 from sees_torch.matching import Match
 from sees_torch.matching.hypotheses import Hypotheses
-from sees_torch.matching.search import is_dense
 from sees_torch.matching.selection import STANDARD_ERRORS, TIE
 from sees_torch.uncertainty import analytic_error
 
@@ -66,7 +65,7 @@ def compare(
         if choice.candidates[place].rank == rank
         and bool(close[place])
         and place != chosen
-        and not is_dense(choice.candidate)
+        and not choice.candidate.is_dense
     ][:MOST_RIVALS]
     share = torch.zeros_like(score)
     share[chosen] = 1.0

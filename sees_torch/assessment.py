@@ -22,7 +22,6 @@ from sees_torch.gap import Gap, Metric
 from sees_torch.identifiability import judge
 from sees_torch.intervals import doubted, interval_kind, spread
 from sees_torch.matching import Match, Method
-from sees_torch.matching.search import is_dense
 from sees_torch.report import ShiftReport
 from sees_torch.resolution import blind_spot, resolution
 from sees_torch.uncertainty import Replicates, bootstrap
@@ -143,7 +142,7 @@ def _selection(
     for place, share in resamples.frequency().items():
         candidate = match.choice.candidates[place]
         features = tuple(names[j] for j in candidate.features)
-        key = (candidate.words,) if is_dense(candidate) else features
+        key = (candidate.words,) if candidate.is_dense else features
         total[key] = total.get(key, 0.0) + share
     return dict(sorted(total.items(), key=lambda item: -item[1]))
 
@@ -204,7 +203,7 @@ def _evidence(
         figures["range"] = float(estimate.values.source.max() - estimate.values.source.min())
     if selection:
         names = tuple(source.schema.names[j] for j in match.features)
-        dense = choice is not None and is_dense(choice.candidate)
+        dense = choice is not None and choice.candidate.is_dense
         key = (choice.candidate.words,) if choice is not None and dense else names
         figures["stability"] = selection.get(key, 0.0)
     return figures

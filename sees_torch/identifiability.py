@@ -16,8 +16,8 @@ from sees_torch.data import Source
 from sees_torch.efficient import has_cells
 from sees_torch.gap import is_rate
 from sees_torch.matching import KnownWeights, Match, Method
-from sees_torch.matching.match import Choice
-from sees_torch.matching.search import CONTESTED, is_dense
+from sees_torch.matching.choice import Choice
+from sees_torch.matching.search import CONTESTED
 from sees_torch.matching.selection import STANDARD_ERRORS
 from sees_torch.uncertainty import normal_interval
 
@@ -182,11 +182,11 @@ def _doubt_features(
     if choice is None:
         return
     named = choice.share_naming(match.features)
-    if named < MOSTLY and not is_dense(choice.candidate):
+    if named < MOSTLY and not choice.candidate.is_dense:
         doubts.add(
             f"only {named:.0%} of the averaged gap is of hypotheses that name these features"
         )
-    if is_dense(choice.candidate):
+    if choice.candidate.is_dense:
         few = f"the label and {len(match.features)} features or more moved"
         none = "no table on a few features explains the target"
         doubts.add(f"{few if choice.candidate.features else none}: the shift is not sparse")

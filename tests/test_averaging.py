@@ -8,7 +8,8 @@ from worlds import drawn_world, exact_world
 
 from sees_torch import SEESem, estimate_shift
 from sees_torch.identifiability import MOSTLY
-from sees_torch.matching.search import CONTESTED, ODDS, is_dense
+from sees_torch.matching.candidates import ODDS
+from sees_torch.matching.search import CONTESTED
 from sees_torch.matching.selection import LEAST_SHARE, TEMPER
 
 
@@ -137,7 +138,7 @@ class TestVerdict:
 class TestOdds:
     def test_each_feature_after_the_first_costs_the_same(self, contested):
         for candidate in contested[1].match.choice.candidates:
-            more = 2 if is_dense(candidate) else max(len(candidate.features) - 1, 0)
+            more = 2 if candidate.is_dense else max(len(candidate.features) - 1, 0)
             without_labels = candidate.words in ("features, not labels", "covariates only")
             assert candidate.odds == pytest.approx(ODDS ** (more + without_labels))
 

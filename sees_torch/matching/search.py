@@ -15,15 +15,21 @@ from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.efficient import has_cells, worst_condition
 from sees_torch.errors import SeesWarning, SupportError
+from sees_torch.matching import candidates
 from sees_torch.matching.batch import Batch
-from sees_torch.matching.match import Candidate, Choice, Match, quietly
+from sees_torch.matching.choice import (
+    COVARIATES,
+    FEATURES,
+    MOST_FEATURES,
+    NOTHING,
+    Candidate,
+    Choice,
+)
+from sees_torch.matching.match import Match, quietly
 from sees_torch.matching.penalised import MOST_UNKNOWNS
-from sees_torch.matching.reference import NoShift
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc
 from sees_torch.matching.sees_em import (
     SHRINKAGE,
-    CellShares,
-    SEESem,
     held_out_ratios,
     held_out_shares,
     label_weights,
@@ -46,25 +52,12 @@ CONTESTED = 0.75
 """Standard errors that "nothing shifted" may be behind the best before gaps are averaged; from 1.5
 on it would not be chosen. With 0.5 small samples gain more from averaging, but without any shift
 intervals are half as wide again."""
-ODDS = 1 / 30
-"""Odds, before any data, of each feature after the first that it shifted as well: there are many,
-and a true set with a feature too many explains the data as well as the true set. A shift of many
-features counts as one of three. Also the odds that features shifted and the labels given them did
-not: the data can hardly tell, and natural shifts of features nearly always move labels."""
 MOST_REFUSED = 8
 MOST_PAIRS = 60
 """More pairs of features than this are not all tried: only those of the best single ones."""
-MOST_FEATURES = 3
 ETAS = (1e-3, 3e-3, 1e-2)
 TOLERANCE = 1e-5
 """Of dense fits, in units of the score: far below its standard error."""
-NOTHING, FEATURES, COVARIATES, MANY = 0, 1, 10, 11
-"""Ranks of simplicity: s features without labels have FEATURES + 2s - 1, with labels one more."""
-
-
-def is_dense(candidate: Candidate) -> bool:
-    """A shift of more features than a search for a few could follow."""
-    return candidate.rank >= FEATURES + 2 * MOST_FEATURES + 1
 
 
 class Search:
@@ -88,7 +81,7 @@ class Search:
 
     def add_nothing(self) -> None:
         ratio = torch.ones_like(self.source.count)[None], torch.zeros_like(self.target.count)[None]
-        self._add([Candidate("nothing", NoShift(), (), NOTHING)], ratio)
+        self._add([candidates.nothing()], ratio)
 
     def add_tables(self, sparsity: int | None, screen: bool = True) -> None:
         """Labels alone, then more and more features; or all subsets of one size.
@@ -105,6 +98,7 @@ class Search:
                 "are coded alike."
             )
         labels = label_weights(batch).weight[:, :, 0]
+        names, settings = self.source.schema.names, (self.shrinkage, self.memory)
 
         def add(subsets: Iterable[tuple[int, ...]]) -> None:
             listed = list(subsets)
@@ -112,9 +106,10 @@ class Search:
                 chosen = subsets_of(listed, batch.sizes, batch.codes.device)
                 if listed[0] and sparsity is None:
                     shares = held_out_shares(batch, self.folds, chosen, self.memory)
-                    self._add([self._shares(members) for members in listed], shares)
+                    self._add([candidates.shares(names, members) for members in listed], shares)
                 found = held_out_ratios(batch, labels, self.folds, chosen, SHRINKAGE, self.memory)
-                self._add([self._table(members) for members in listed], found)
+                tables = [candidates.table(names, members, *settings) for members in listed]
+                self._add(tables, found)
 
         if screen and max(len(self.source), len(self.target)) > 2 * SCREENED:
             for contenders in self._contenders(sparsity):
@@ -172,20 +167,17 @@ class Search:
     def add_dense_path(self) -> None:
         """Shifts of many features: of covariates only, and with the label."""
         samples = self.source, self.target
-        covariates, many = CovariatesOnly(tolerance=TOLERANCE), SEESc(tolerance=TOLERANCE)
+        covariates = CovariatesOnly(tolerance=TOLERANCE)
         found = quietly(covariates, *samples)
         tables = covariates.refits(*samples, found, *self.counts)
-        self._add_dense(
-            Candidate("covariates only", covariates, (), COVARIATES, ODDS**3), found, tables
-        )
+        self._add_dense(candidates.covariates(covariates), found, tables)
+        many = SEESc(tolerance=TOLERANCE)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeesWarning)
             path = many.path(*samples, ETAS)
         refits = many.path_refits(*samples, ETAS, path, *self.counts)
         for eta, found, tables in zip(ETAS, path, refits, strict=True):
-            method = replace(many, eta=eta)
-            candidate = Candidate("labels and many features", method, (), MANY, ODDS**2)
-            self._add_dense(candidate, found, tables)
+            self._add_dense(candidates.many(replace(many, eta=eta)), found, tables)
 
     def _add_dense(self, candidate: Candidate, match: Match, tables: tuple[Tensor, Tensor]) -> None:
         """A dense hypothesis with its weights of all rows, fitted without each fold."""
@@ -193,25 +185,8 @@ class Search:
         self.fitted[len(self.candidates)] = match
         self._add([candidate], self.folds.held_out(ratio))
 
-    def _table(self, members: tuple[int, ...]) -> Candidate:
-        names = self.source.schema.names
-        words = "labels and features" if members else "labels only"
-        method = SEESem(
-            features=tuple(names[j] for j in members),
-            shrinkage=self.shrinkage,
-            memory_budget=self.memory,
-        )
-        odds = ODDS ** max(len(members) - 1, 0)
-        return Candidate(words, method, members, FEATURES + 2 * len(members), odds)
-
-    def _shares(self, members: tuple[int, ...]) -> Candidate:
-        names = self.source.schema.names
-        method = CellShares(tuple(names[j] for j in members))
-        rank, odds = FEATURES + 2 * len(members) - 1, ODDS ** len(members)
-        return Candidate("features, not labels", method, members, rank, odds)
-
-    def _add(self, candidates: list[Candidate], ratios: tuple[Tensor, Tensor]) -> None:
-        self.candidates += candidates
+    def _add(self, hypotheses: list[Candidate], ratios: tuple[Tensor, Tensor]) -> None:
+        self.candidates += hypotheses
         self.ratios.append(ratios)
         self._compared = None
 

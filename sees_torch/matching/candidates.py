@@ -1,0 +1,54 @@
+"""The hypotheses that are compared: what each says, fits, costs, and how likely it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from sees_torch.data.tables import Name
+from sees_torch.matching.choice import COVARIATES, FEATURES, MANY, NOTHING, Candidate
+from sees_torch.matching.reference import NoShift
+from sees_torch.matching.sees_c import CovariatesOnly, SEESc
+from sees_torch.matching.sees_em import CellShares, SEESem
+
+ODDS = 1 / 30
+"""Odds, before any data, of each feature after the first that it shifted as well: there are many,
+and a true set with a feature too many explains the data as well as the true set. A shift of many
+features counts as one of three. Also the odds that features shifted and the labels given them did
+not: the data can hardly tell, and natural shifts of features nearly always move labels."""
+
+
+def nothing() -> Candidate:
+    return Candidate("nothing", NoShift(), (), NOTHING)
+
+
+def table(
+    names: Sequence[Name],
+    members: tuple[int, ...],
+    shrinkage: float | Literal["auto"],
+    memory: int,
+) -> Candidate:
+    """Labels, and the features at these positions."""
+    words = "labels and features" if members else "labels only"
+    method = SEESem(
+        features=tuple(names[j] for j in members), shrinkage=shrinkage, memory_budget=memory
+    )
+    odds = ODDS ** max(len(members) - 1, 0)
+    return Candidate(words, method, members, FEATURES + 2 * len(members), odds)
+
+
+def shares(names: Sequence[Name], members: tuple[int, ...]) -> Candidate:
+    """The features at these positions, and labels only with them."""
+    method = CellShares(tuple(names[j] for j in members))
+    rank, odds = FEATURES + 2 * len(members) - 1, ODDS ** len(members)
+    return Candidate("features, not labels", method, members, rank, odds)
+
+
+def covariates(method: CovariatesOnly) -> Candidate:
+    """Any features, and labels only with them."""
+    return Candidate("covariates only", method, (), COVARIATES, ODDS**3)
+
+
+def many(method: SEESc) -> Candidate:
+    """Labels and any features."""
+    return Candidate("labels and many features", method, (), MANY, ODDS**2)

@@ -1,0 +1,140 @@
+"""A hypothesis about the shift, and the choice between several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sees_torch.matching.selection import (
+    LEAST_SHARE,
+    STANDARD_ERRORS,
+    Evidence,
+    close_to_best,
+    simplest,
+)
+
+if TYPE_CHECKING:
+    from sees_torch.matching.match import Match, Method
+
+MOST_FEATURES = 3
+NOTHING, FEATURES, COVARIATES, MANY = 0, 1, 10, 11
+"""Ranks of simplicity: s features without labels have FEATURES + 2s - 1, with labels one more."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A hypothesis about the shift.
+
+    Attributes:
+        words: what it says shifted.
+        method: the method that fits it.
+        features: positions of the shifted features, where the hypothesis names them.
+        rank: its place in the order of simplicity, 0 the simplest.
+        odds: before any data, relative to the simplest; counts in averages only.
+    """
+
+    words: str
+    method: Method
+    features: tuple[int, ...]
+    rank: int
+    odds: float = 1.0
+
+    @property
+    def is_dense(self) -> bool:
+        """A shift of more features than a search for a few could follow."""
+        return self.rank >= FEATURES + 2 * MOST_FEATURES + 1
+
+    def quick(self) -> Method:
+        """The method without a search for its own settings, where it has one."""
+        search = getattr(self.method, "quick", None)
+        return self.method if search is None else search()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Hypotheses that were compared, their evidence, and which was chosen.
+
+    Attributes:
+        candidates: H hypotheses.
+        evidence: their held-out ratios.
+        eligible: (H,) bool; those that could be chosen.
+        chosen: position of the chosen one.
+        averaged: the matches of those that the gap is averaged over, by position; empty to take
+            the chosen one's gap.
+        dispersion: at least 1; evidence counts by so much less in the average, since no hypothesis
+            explains the data fully.
+    """
+
+    candidates: tuple[Candidate, ...]
+    evidence: Evidence
+    eligible: Tensor
+    chosen: int
+    averaged: Mapping[int, Match] = field(default_factory=dict)
+    dispersion: float = 1.0
+
+    @classmethod
+    def make(
+        cls, candidates: tuple[Candidate, ...], evidence: Evidence, eligible: Tensor
+    ) -> Choice:
+        """The simplest eligible hypothesis that is not clearly behind the best."""
+        open_choice = cls(candidates, evidence, eligible, 0)
+        return replace(open_choice, chosen=int(open_choice.pick(evidence.score())))
+
+    def pick(self, score: Tensor, limit: float = STANDARD_ERRORS) -> Tensor:
+        """(...,) the choice by scores (..., H)."""
+        rank = torch.tensor([candidate.rank for candidate in self.candidates], device=score.device)
+        usable = torch.where(self.eligible, score, -torch.inf)
+        return simplest(usable, self.evidence.standard_errors, rank, limit)
+
+    @property
+    def candidate(self) -> Candidate:
+        return self.candidates[self.chosen]
+
+    @property
+    def passed_over(self) -> bool:
+        """A hypothesis that could not be chosen is clearly better than the chosen one."""
+        evidence = self.evidence
+        return not close_to_best(evidence.score(), evidence.standard_errors)[self.chosen]
+
+    @property
+    def behind(self) -> Tensor:
+        """(H,) how far each is behind the best that could be chosen, in standard errors."""
+        score = torch.where(self.eligible, self.evidence.score(), -torch.inf)
+        best = int(score.argmax())
+        error = self.evidence.standard_errors[best]
+        return ((score[best] - score) / error.clamp_min(1e-37)).where(score < score[best], 0.0)
+
+    def likely(self, open_to: Tensor) -> list[int]:
+        """Those of `open_to` whose share in an average over all of them would count."""
+        usable = torch.where(open_to, self._log_odds(self.evidence.score()), -torch.inf)
+        return (usable.softmax(dim=0) >= LEAST_SHARE).nonzero().squeeze(1).tolist()
+
+    def shares(self, score: Tensor) -> Tensor:
+        """(..., H) share of every hypothesis in the average, by scores (..., H)."""
+        usable = torch.full_like(score, -torch.inf)
+        members = sorted(self.averaged)
+        usable[..., members] = self._log_odds(score)[..., members]
+        return usable.softmax(dim=-1)
+
+    def share_naming(self, features: tuple[int, ...]) -> float:
+        """Share, in the average, of hypotheses that name these features, others beside them or not.
+
+        One where nothing is averaged.
+        """
+        if not self.averaged:
+            return 1.0
+        shares = self.shares(self.evidence.score())
+        return sum(
+            float(shares[place])
+            for place in self.averaged
+            if set(features) <= set(self.candidates[place].features)
+        )
+
+    def _log_odds(self, score: Tensor) -> Tensor:
+        """(..., H) logarithm of the odds of every hypothesis given the data."""
+        before = torch.tensor([candidate.odds for candidate in self.candidates]).to(score).log()
+        return self.evidence.log_odds(score) / self.dispersion + before

@@ -18,6 +18,7 @@ from sees_torch.uncertainty import analytic_error
 FEW_NATS = 2.0
 """Hypotheses whose likelihoods differ by less are rivals, however small the standard error."""
 MOST_RIVALS = 5
+MOST_BESIDE = 5
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def compare(
     choice = hypotheses.choice
     assert choice is not None
     score, errors = choice.evidence.score(), choice.evidence.standard_errors
-    best, chosen = int(score.argmax()), choice.chosen
+    chosen = choice.chosen
     rank = choice.candidate.rank
     order = score.argsort(descending=True, stable=True).tolist()
     leaders: dict[int, int] = {rank: chosen}
@@ -67,15 +68,47 @@ def compare(
         and place != chosen
         and not choice.candidate.is_dense
     ][:MOST_RIVALS]
+    places = sorted({*leaders.values(), *rivals}, key=order.index)
+    return _described(source, target, hypotheses, metric, places, rivals)
+
+
+def averaged_beside(
+    source: Source,
+    target: Target,
+    hypotheses: Hypotheses,
+    metric: Metric,
+    known: Sequence[Alternative],
+) -> list[Alternative]:
+    """Those of the largest shares in the averaged gap that are not among the known ones."""
+    choice = hypotheses.choice
+    assert choice is not None
+    shares = choice.shares(choice.evidence.score())
+    others = set(choice.averaged) - {alternative.place for alternative in known}
+    largest = sorted(others, key=lambda place: (-float(shares[place]), place))[:MOST_BESIDE]
+    return _described(source, target, hypotheses, metric, largest)
+
+
+def _described(
+    source: Source,
+    target: Target,
+    hypotheses: Hypotheses,
+    metric: Metric,
+    places: Sequence[int],
+    rivals: Sequence[int] = (),
+) -> list[Alternative]:
+    choice = hypotheses.choice
+    assert choice is not None
+    score, errors = choice.evidence.score(), choice.evidence.standard_errors
+    best = int(score.argmax())
     share = torch.zeros_like(score)
-    share[chosen] = 1.0
+    share[choice.chosen] = 1.0
     if choice.averaged:
         share = choice.shares(score)
+    values = row_values(source, target, metric)
     found = []
-    for place in sorted({*leaders.values(), *rivals}, key=order.index):
+    for place in places:
         match = hypotheses.fit(place)[1]
         gap = estimate_gap(source, target, match.weight_function, metric, own_estimator(match))
-        values = row_values(source, target, metric)
         found.append(
             Alternative(
                 place,

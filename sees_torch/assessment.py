@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from sees_torch.alternatives import Alternative, compare, label_equivalent
+from sees_torch.alternatives import (
+    Alternative,
+    averaged_beside,
+    compare,
+    label_equivalent,
+)
 from sees_torch.alternatives import power as alternative_power
 from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
@@ -82,6 +87,9 @@ def report_match(
         figures = {name: value for name, value in figures.items() if math.isfinite(value)}
         gap = float(gaps[0].gap)
         verdict = judge(source, match, method, gaps[0].metric, gap, alternatives, figures)
+        if choice is not None and choice.averaged:
+            beside = averaged_beside(source, target, hypotheses, metrics[0], alternatives)
+            alternatives = tuple(sorted((*alternatives, *beside), key=lambda a: -a.score))
     share = source.mean(one_hot(source.labels, len(source.classes)) * weights.detach()[:, None])
     share = share / share.sum().clamp_min(1e-37)
     return ShiftReport(

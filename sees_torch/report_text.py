@@ -94,10 +94,14 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
         chosen += f" (chosen in {share:.0%} of the resamples)"
     choice = report.match.choice
     if choice is not None and choice.averaged:
-        chosen += f"; the gap averages {len(choice.averaged)} hypotheses that the data leave open"
+        own = choice.shares(choice.evidence.score())[choice.chosen]
+        chosen += (
+            f"; the gap averages {len(choice.averaged)} hypotheses that the data leave open, this "
+            f"one by {own:.0%}"
+        )
     others = report.hypotheses()
     others = others[~others["chosen"]].sort_values(
-        ["rival", "behind"], ascending=[False, True], kind="stable"
+        ["rival", "share", "behind"], ascending=[False, False, True], kind="stable"
     )
     said = []
     for _, other in others.head(MOST_OTHERS).iterrows():
@@ -105,5 +109,6 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
         said.append(
             f"  beside it: {other['hypothesis']}{names}, gap {_shown(report, other['gap'], '+')}, "
             f"{other['behind']:.1f} standard errors behind the best"
+            + (f", {other['share']:.0%} of the average" if other["share"] > 0 else "")
         )
     return [chosen, *said]

@@ -7,6 +7,7 @@ import torch
 from worlds import drawn_world, exact_world
 
 from sees_torch import SEESem, estimate_shift
+from sees_torch.alternatives import MOST_BESIDE
 from sees_torch.identifiability import MOSTLY
 from sees_torch.matching.candidates import ODDS
 from sees_torch.matching.search import CONTESTED
@@ -133,6 +134,20 @@ class TestVerdict:
         pair = drawn_world(23, 400, 400, features=5, strength=0.6, shifted=2)
         said = " ".join(estimate_shift(**pair.inputs(), confidence=None).reasons)
         assert "of the averaged gap is of hypotheses that name these features" in said
+
+
+class TestShown:
+    def test_what_the_average_rests_on_is_listed(self, contested):
+        report = contested[1]
+        choice = report.match.choice
+        shares = choice.shares(choice.evidence.score())
+        largest = sorted(choice.averaged, key=lambda place: -float(shares[place]))[:MOST_BESIDE]
+        assert set(largest) <= {alternative.place for alternative in report.alternatives}
+        table = report.hypotheses()
+        assert table["score"].is_monotonic_decreasing
+        text = str(report)
+        assert f"the gap averages {len(choice.averaged)} hypotheses" in text
+        assert "% of the average" in text
 
 
 class TestOdds:

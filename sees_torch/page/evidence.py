@@ -89,7 +89,7 @@ def _averaged(report: ShiftReport) -> str:
     return (
         " It names what moved. The gap is not its own but an average over "
         f"{len(choice.averaged)} hypotheses that the data leave open, by how well they explain "
-        "them; the share of each that is listed here stands at the end of its row."
+        "them; their shares stand at the end of the rows, those of the largest are listed."
     )
 
 

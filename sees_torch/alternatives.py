@@ -31,7 +31,8 @@ class Alternative:
         behind: how far it is behind the best, in standard errors.
         gap: its estimate of the headline metric's gap; error: the analytic standard error.
         rival: it is as simple as the chosen hypothesis and explains the target as well.
-        share: its part in the averaged gap; 1 for the chosen one where nothing is averaged.
+        share: its part in the averaged gap, under whatever penalty; 1 for the chosen one where
+            nothing is averaged.
     """
 
     place: int
@@ -82,8 +83,9 @@ def averaged_beside(
     """Those of the largest shares in the averaged gap that are not among the known ones."""
     choice = hypotheses.choice
     assert choice is not None
+    listed = {choice.candidates[alternative.place].says for alternative in known}
     shares = choice.shares(choice.evidence.score())
-    others = set(choice.averaged) - {alternative.place for alternative in known}
+    others = [place for place in choice.averaged if choice.candidates[place].says not in listed]
     largest = sorted(others, key=lambda place: (-float(shares[place]), place))[:MOST_BESIDE]
     return _described(source, target, hypotheses, metric, largest)
 
@@ -100,10 +102,11 @@ def _described(
     assert choice is not None
     score, errors = choice.evidence.score(), choice.evidence.standard_errors
     best = int(score.argmax())
-    share = torch.zeros_like(score)
-    share[choice.chosen] = 1.0
+    share = {choice.candidate.says: 1.0}
     if choice.averaged:
-        share = choice.shares(score)
+        share = dict.fromkeys((candidate.says for candidate in choice.candidates), 0.0)
+        for candidate, part in zip(choice.candidates, choice.shares(score).tolist(), strict=True):
+            share[candidate.says] += part
     values = row_values(source, target, metric)
     found = []
     for place in places:
@@ -117,7 +120,7 @@ def _described(
                 float(gap.gap.detach()),
                 None if values is None else analytic_error(source, target, match, gap, values),
                 place in rivals,
-                float(share[place]),
+                share.get(choice.candidates[place].says, 0.0),
             )
         )
     return found

@@ -142,8 +142,10 @@ class TestShown:
         choice = report.match.choice
         shares = choice.shares(choice.evidence.score())
         largest = sorted(choice.averaged, key=lambda place: -float(shares[place]))[:MOST_BESIDE]
-        assert set(largest) <= {alternative.place for alternative in report.alternatives}
+        listed = {choice.candidates[found.place].says for found in report.alternatives}
+        assert {choice.candidates[place].says for place in largest} <= listed
         table = report.hypotheses()
+        assert not table[["hypothesis", "features"]].duplicated().any()
         assert table["score"].is_monotonic_decreasing
         text = str(report)
         assert f"the gap averages {len(choice.averaged)} hypotheses" in text

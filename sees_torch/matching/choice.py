@@ -44,6 +44,11 @@ class Candidate:
     odds: float = 1.0
 
     @property
+    def says(self) -> tuple[str, tuple[int, ...]]:
+        """What shifted; hypotheses that differ in a penalty alone say the same."""
+        return self.words, self.features
+
+    @property
     def is_dense(self) -> bool:
         """A shift of more features than a search for a few could follow."""
         return self.rank >= FEATURES + 2 * MOST_FEATURES + 1

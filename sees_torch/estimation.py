@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,16 @@ from sees_torch.matching.names import resolve_method
 from sees_torch.report import ShiftReport
 from sees_torch.shortage import in_smaller_parts
 from sees_torch.statistics.products import MEMORY
+
+
+@contextmanager
+def _outside_inference_mode() -> Iterator[None]:
+    """Tensors made in inference mode know no gradient, and intervals need one."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,7 @@ class Estimation:
             chosen, tuple(metrics), estimator, confidence, calibrate, replicates, memory_budget
         )
 
+    @_outside_inference_mode()
     def prepare(self, source: Source) -> PreparedSource:
         """What of the work on the source serves every target."""
         merged, of_row = self._merged(source)
@@ -104,6 +116,7 @@ class Estimation:
             merged = calibration.source(merged)
         return PreparedSource(_spread(source, merged, of_row, calibration), merged, calibration)
 
+    @_outside_inference_mode()
     def report(
         self,
         source: PreparedSource,
@@ -122,6 +135,7 @@ class Estimation:
         """What the next report can start from; None if the method does not."""
         return self.method.solution(report.match) if isinstance(self.method, WarmStarted) else None
 
+    @_outside_inference_mode()
     def reports(
         self,
         source: PreparedSource,

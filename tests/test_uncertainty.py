@@ -15,6 +15,7 @@ from sees_torch.uncertainty import Replicates, analytic_error, bootstrap, normal
 
 KNOWN = SEESem(features=("x0",), shrinkage=10.0)
 PAIR = drawn_world(1, 1200, 1000, features=5)
+PROBA = "source_proba", "target_proba"
 
 
 def go(method=KNOWN, pair=PAIR, **options):
@@ -162,6 +163,16 @@ class TestBootstrap:
         ]
         off = [float((gaps - torch.stack(anew)).square().mean()) for gaps in found.values()]
         assert off[0] < 0.5 * off[1]
+
+    @pytest.mark.parametrize("method", ["auto", "mlls", "sees-c"])
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+    def test_modes_without_gradients_change_nothing(self, method, mode):
+        """Intervals follow the calibration by a gradient of their own."""
+        given = {"method": method, "estimator": "auto" if method == "auto" else "plugin"}
+        expected = go(**given)
+        with mode():
+            proba = {name: torch.as_tensor(PAIR.inputs()[name]) + 0 for name in PROBA}
+            assert go(**given, **proba).interval == expected.interval
 
     def test_metrics_that_are_no_mean_over_rows_have_intervals(self):
         report = go(metric=["accuracy", "f1", "auroc", "log_loss"])

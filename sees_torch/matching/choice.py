@@ -12,8 +12,8 @@ from torch import Tensor
 from sees_torch.matching.selection import (
     LEAST_SHARE,
     STANDARD_ERRORS,
+    TIE,
     Evidence,
-    close_to_best,
     simplest,
 )
 
@@ -102,8 +102,10 @@ class Choice:
     @property
     def passed_over(self) -> bool:
         """A hypothesis that could not be chosen is clearly better than the chosen one."""
-        evidence = self.evidence
-        return not close_to_best(evidence.score(), evidence.standard_errors)[self.chosen]
+        score = self.evidence.score()
+        ahead = torch.where(self.eligible, -torch.inf, score - score[self.chosen])
+        error = self.evidence.standard_errors[self.chosen]
+        return bool((ahead > STANDARD_ERRORS * error + TIE).any())
 
     @property
     def behind(self) -> Tensor:

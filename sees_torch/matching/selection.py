@@ -227,12 +227,13 @@ def _covariance(values: Tensor, count: Tensor) -> Tensor:
     return (centred * count) @ centred.T / total.square()
 
 
-def close_to_best(score: Tensor, error: Tensor, limit: float = STANDARD_ERRORS) -> Tensor:
-    """(..., H) bool; hypotheses that are not clearly behind the best.
+def simplest(score: Tensor, error: Tensor, rank: Tensor, limit: float = STANDARD_ERRORS) -> Tensor:
+    """(...,) the best hypothesis of the lowest rank whose best is not clearly behind.
 
     Args:
         score: (..., H), zero for "nothing".
         error: (H, H) standard errors of differences.
+        rank: (H,) int64, 0 the simplest; of equal rank, the higher score is preferred.
         limit: standard errors that count as clearly behind.
     """
     best = score.argmax(dim=-1, keepdim=True)
@@ -240,17 +241,7 @@ def close_to_best(score: Tensor, error: Tensor, limit: float = STANDARD_ERRORS) 
     noise = limit * error[best.squeeze(-1)]
     # In a population p(y|x) is right, and there is no noise.
     slack = torch.where(noise > 0, torch.maximum(noise, LEAST_GAIN * highest), 0.0)
-    return highest - score <= slack + TIE
-
-
-def simplest(score: Tensor, error: Tensor, rank: Tensor, limit: float = STANDARD_ERRORS) -> Tensor:
-    """(...,) the best hypothesis of the lowest rank whose best is not clearly behind.
-
-    Args:
-        score, error, limit: as in `close_to_best`.
-        rank: (H,) int64, 0 the simplest; of equal rank, the higher score is preferred.
-    """
-    close = close_to_best(score, error, limit)
+    close = highest - score <= slack + TIE
     ranks = torch.arange(int(rank.max()) + 1, device=rank.device)
     of_rank = rank == ranks[:, None]
     leader = torch.where(of_rank, score[..., None, :], -torch.inf).argmax(dim=-1)

@@ -92,15 +92,15 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
     if "stability" in report.diagnostics:
         share = report.diagnostics["stability"]
         chosen += f" (chosen in {share:.0%} of the resamples)"
+    found = report.hypotheses()
     choice = report.match.choice
     if choice is not None and choice.averaged:
-        own = choice.shares(choice.evidence.score())[choice.chosen]
+        own = found.loc[found["chosen"], "share"].sum()
         chosen += (
             f"; the gap averages {len(choice.averaged)} hypotheses that the data leave open, this "
             f"one by {own:.0%}"
         )
-    others = report.hypotheses()
-    others = others[~others["chosen"]].sort_values(
+    others = found[~found["chosen"]].sort_values(
         ["rival", "share", "behind"], ascending=[False, False, True], kind="stable"
     )
     said = []

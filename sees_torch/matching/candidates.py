@@ -38,14 +38,14 @@ def table(
 
 
 def shares(names: Sequence[Name], members: tuple[int, ...]) -> Candidate:
-    """The features at these positions, and labels only with them."""
+    """The features at these positions; labels given them stayed."""
     method = CellShares(tuple(names[j] for j in members))
     rank, odds = FEATURES + 2 * len(members) - 1, ODDS ** len(members)
     return Candidate("features, not labels", method, members, rank, odds)
 
 
 def covariates(method: CovariatesOnly) -> Candidate:
-    """Any features, and labels only with them."""
+    """Any features; labels given them stayed."""
     return Candidate("covariates only", method, (), COVARIATES, ODDS**3)
 
 

@@ -2,15 +2,17 @@
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from worlds import drawn_world, exact_world, samples
 
-from sees_torch import Auto, SEESc, SEESem, Source, Target, make_sparse_joint_shift
+from sees_torch import Auto, NoShift, SEESc, SEESem, Source, Target, make_sparse_joint_shift
 from sees_torch.matching import auto, search
 from sees_torch.matching.basis_resamples import Stack
+from sees_torch.matching.choice import Candidate, Choice
 from sees_torch.matching.sees_c import CovariatesOnly
 from sees_torch.matching.selection import (
     DEALS,
@@ -77,6 +79,29 @@ class TestSimplest:
         score = tensor([0.6 - TIE / 2, 0.6 - 3 * TIE, 0.0, 0.6])
         assert int(simplest(score, nothing, self.rank)) == 0
         assert int(simplest(score - tensor([1.0, 0, 0, 0]), nothing, self.rank)) == 3
+
+
+class TestPassedOver:
+    """Only what could not be chosen is passed over; a small gain is no reason to doubt."""
+
+    @pytest.mark.parametrize(
+        ("score", "eligible", "passed_over"),
+        [
+            ([0.0, 0.59, 0.3, 0.6], [True, True, True, True], False),
+            ([0.0, 0.59, 0.3, 0.6], [True, True, True, False], True),
+            ([0.0, 0.5999, 0.3, 0.6], [True, True, True, False], False),
+        ],
+    )
+    def test_the_rule(self, score, eligible, passed_over):
+        candidates = tuple(
+            Candidate("", NoShift(), (), rank) for rank in TestSimplest.rank.tolist()
+        )
+        evidence = SimpleNamespace(
+            score=lambda: tensor(score), standard_errors=TestSimplest.even / 1000
+        )
+        choice = Choice.make(candidates, evidence, torch.tensor(eligible))
+        assert choice.chosen == 1
+        assert choice.passed_over == passed_over
 
 
 class TestEvidence:

@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from experiments.classifiers import Remembered
-from experiments.methods import PARAMETERS, TrueWeights, methods_of
+from experiments.methods import PARAMETERS, TrueWeights, calibration_for, methods_of
 from experiments.shifts import Draw, Drawing
 from sees_torch import KnownWeights, SeesWarning, ShiftReport, estimate_shift
 
@@ -57,7 +57,12 @@ def _apply(
         start = perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeesWarning)
-            report = estimate_shift(**draw.inputs, method=method, confidence=confidence)
+            report = estimate_shift(
+                **draw.inputs,
+                method=method,
+                confidence=confidence,
+                calibrate=calibration_for(method),
+            )
         seconds = perf_counter() - start
         row = {"method": name, **_parameters(method), **_gaps(draw, report)}
         row |= {"status": report.status, "seconds": round(seconds, 3)}

@@ -8,10 +8,15 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from sees_torch import SeesError
+from sees_torch import Auto, SeesError
 
 PARAMETERS = ("eta", "sparsity")
 """Set at the top of the configuration, they reach every chosen method that has them."""
+
+
+def calibration_for(method: Any) -> bool | str:
+    """How p(y|x) is made: the paper's methods know no more of it than the probabilities tell."""
+    return True if isinstance(method, Auto) else "vector"
 
 
 @dataclass(frozen=True)

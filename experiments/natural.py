@@ -26,14 +26,15 @@ import pandas as pd
 import torch
 from joblib import Parallel, delayed
 
+from experiments.methods import calibration_for
 from experiments.simulated import METHODS as BASELINES
 from experiments.simulated import boosted_trees
-from sees_torch import SeesWarning, estimate_shift
+from sees_torch import Auto, SeesWarning, estimate_shift
 
 ROWS = 8000
 DEFAULT = "default"
 SPLITS = {"all": slice(None), "tune": slice(0, None, 2), "report": slice(1, None, 2)}
-METHODS: dict[str, Any] = {DEFAULT: "auto", **BASELINES}
+METHODS: dict[str, Any] = {DEFAULT: Auto(), **BASELINES}
 TRUTHS = ("realised", "table")
 
 
@@ -201,7 +202,11 @@ def measure(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeesWarning)
             report = estimate_shift(
-                **pair.inputs, method=METHODS[method], confidence=level, generator=generator
+                **pair.inputs,
+                method=METHODS[method],
+                confidence=level,
+                calibrate=calibration_for(METHODS[method]),
+                generator=generator,
             )
         seconds = perf_counter() - start
         low, high = report.interval or (np.nan, np.nan)

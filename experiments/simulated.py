@@ -27,6 +27,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
 from experiments.datasets import Shift, load_shift, load_table
+from experiments.methods import calibration_for
 from sees_torch import (
     BBSE,
     CBPE,
@@ -76,8 +77,11 @@ def boosted_trees(features: pd.DataFrame, labels: np.ndarray, depth: int = 3) ->
     return model.fit(features, labels)
 
 
-def measure(pair: ShiftedPair, shifted: tuple[str, ...], only: str = "") -> list[dict[str, Any]]:
+def measure(
+    pair: ShiftedPair, shifted: tuple[str, ...], only: str = "", calibrate: str = ""
+) -> list[dict[str, Any]]:
     """Errors of every method on one draw, gaps in points."""
+    forms = {"refined": True, "vector": "vector"}
     known = KnownWeights(pair.weight_table, pair.features)
     methods = {**METHODS, "true weights": known}
     names = [name for name in methods if not only or name in only.split(",")]
@@ -88,15 +92,23 @@ def measure(pair: ShiftedPair, shifted: tuple[str, ...], only: str = "") -> list
         oracle = estimate_shift(**pair.inputs(), method=known, estimator="eff", replicates=0)
         for name in names:
             chooses = name in ("default", "SEES-em")
+            form = forms.get(calibrate, calibration_for(methods[name]))
             report = estimate_shift(
-                **pair.inputs(), method=methods[name], confidence=0.9 if chooses else None
+                **pair.inputs(),
+                method=methods[name],
+                confidence=0.9 if chooses else None,
+                calibrate=form,
             )
             gaps = {"own": report.gap}
             if not chooses:
                 fitted = KnownWeights(report.weight_function)
                 for estimator in ("ipw", "dr"):
                     again = estimate_shift(
-                        **pair.inputs(), method=fitted, estimator=estimator, confidence=None
+                        **pair.inputs(),
+                        method=fitted,
+                        estimator=estimator,
+                        confidence=None,
+                        calibrate=form,
                     )
                     gaps[estimator] = again.gap
             rows.append(
@@ -163,7 +175,14 @@ def case_study_pair(folder: Path, rows: int, seed: int) -> ShiftedPair:
 
 
 def draw(
-    name: str, folder: Path, only: str, rows: int, order: Any, depth: int, seed: int
+    name: str,
+    folder: Path,
+    only: str,
+    calibrate: str,
+    rows: int,
+    order: Any,
+    depth: int,
+    seed: int,
 ) -> pd.DataFrame:
     """One draw of a table, measured."""
     torch.set_num_threads(1)
@@ -173,7 +192,7 @@ def draw(
         if name == "case_study"
         else table_pair(name, folder, shift, rows, order, depth, seed)
     )
-    result = pd.DataFrame(measure(pair, shift.shifted, only))
+    result = pd.DataFrame(measure(pair, shift.shifted, only, calibrate))
     gaps = {"gap realised": 100 * pair.realised_gap, "gap population": 100 * pair.population_gap}
     return result.assign(table=name, rows=rows, order=order, depth=depth, seed=seed, **gaps)
 
@@ -227,6 +246,12 @@ def main() -> None:
     )
     parser.add_argument("--depth", type=int, default=3, help="of the boosted trees")
     parser.add_argument("--only", default="", help="methods, separated by commas")
+    parser.add_argument(
+        "--calibrate",
+        default="",
+        choices=["vector", "refined"],
+        help="of p(y|x) for all methods; by default refined for the default method only",
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("outputs/simulated.csv"))
     options = parser.parse_args()
@@ -239,7 +264,8 @@ def main() -> None:
     fixed = (options.rows, options.order, options.depth)
     wanted = [(name, *fixed, seed) for name in options.table for seed in range(options.draws)]
     todo = [key for key in wanted if key not in done]
-    work = (delayed(draw)(name, options.data, options.only, *settings) for name, *settings in todo)
+    fixed_too = options.data, options.only, options.calibrate
+    work = (delayed(draw)(name, *fixed_too, *settings) for name, *settings in todo)
     for count, result in enumerate(
         Parallel(options.jobs, return_as="generator_unordered")(work), start=1
     ):

@@ -23,7 +23,7 @@ from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
 from sees_torch.estimates import Estimate, Points, point_estimates
-from sees_torch.gap import Gap, Metric
+from sees_torch.gap import Gap, Metric, is_rate
 from sees_torch.identifiability import judge
 from sees_torch.intervals import doubted, interval_kind, spread
 from sees_torch.matching import Match, Method
@@ -61,6 +61,7 @@ def report_match(
     mean = float(source.mean(weights.detach()))
     _refuse_undefined(mean, gaps, match)
     _warn_of_mean(mean)
+    _warn_of_rates(gaps)
     with torch.no_grad():
         kind = interval_kind(
             source, target, match, method, points.estimator, confidence, replicates
@@ -244,3 +245,17 @@ def _warn_of_mean(mean: float) -> None:
             SeesWarning,
             stacklevel=4,
         )
+
+
+def _warn_of_rates(gaps: Sequence[Gap]) -> None:
+    """Estimates without a bound may leave what is possible, by more than noise if all is wrong."""
+    for gap in gaps:
+        value = float(gap.target_value.detach())
+        if is_rate(gap.metric) and not -0.1 <= value <= 1.1:
+            warnings.warn(
+                f"{gap.metric} on the target is estimated at {value:.0%}, which is impossible: the "
+                "model's probabilities on the target do not fit those on the source. Check that "
+                "both come from the same model, and do not use this number.",
+                SeesWarning,
+                stacklevel=4,
+            )

@@ -2,12 +2,14 @@
 
 Vector scaling, p proportional to exp(a_y log p_y + b_y), for up to MANY classes, one common
 temperature beyond. Parameters are pulled to the identity by a few pseudo-observations, so little
-data means little change.
+data means little change. Where the features say clearly more about the label than any function of
+the probabilities does, they refine it (`sees_torch.refinement`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,6 +17,8 @@ from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.data.counting import deal, group_rows
+from sees_torch.data.schema import Rows
+from sees_torch.refinement import Refinement
 from sees_torch.solvers.implicit import moved, wants_graph
 
 Form = Literal["vector", "temperature"]
@@ -34,10 +38,12 @@ class Calibration:
     Attributes:
         models: (K, L, I) parameters.
         share: (n, K) share of the source rows in each fold.
+        refinement: what the features add; None where they add nothing.
     """
 
     models: Tensor
     share: Tensor
+    refinement: Refinement | None = None
 
     @classmethod
     def fit(cls, source: Source, form: Form | None = None) -> Calibration:
@@ -45,7 +51,8 @@ class Calibration:
 
         Args:
             source: the sample.
-            form: "vector" or "temperature"; by default the first for up to MANY classes.
+            form: "vector" or "temperature", and nothing more; by default the first for up to MANY
+                classes, refined by the features where that pays.
         """
         share = fold_shares(source)
         tied = form == "temperature" or (form is None and len(source.classes) > MANY)
@@ -57,38 +64,71 @@ class Calibration:
             slope = folds.slope(step, p)
             curve = folds.curve(p).detach()
             step = moved(step, -torch.linalg.solve(curve, slope[..., None]).squeeze(-1))
-        return cls(folds.models(step), share)
+        found = cls(folds.models(step), share)
+        if form is not None:
+            return found
+        with torch.no_grad():
+            proba = _apply(found.models, source.proba)
+            found = replace(found, refinement=Refinement.fit(source, share, proba))
+        return found._following(source) if wants_graph(source.proba) else found
 
     def source(self, source: Source) -> Source:
         """The same rows with a posterior from models that were fitted without them."""
-        per_fold = _apply(self.models, source.proba)
+        per_fold = self._per_fold(source.proba, source.rows)
         return source.with_posterior(torch.einsum("nk,knl->nl", self.share, per_fold))
 
     def target(self, target: Target) -> Target:
         """Other rows with the mean posterior of all models."""
-        return target.with_posterior(calibrated(self.models, target.proba))
+        return target.with_posterior(self.posterior(target.proba, target.rows))
 
-    def influence(self, source: Source, slope: Tensor) -> Tensor:
+    def posterior(self, proba: Tensor, rows: Rows) -> Tensor:
+        """(n, L) mean over the models of what they make of probabilities (n, L) and rows."""
+        return self._per_fold(proba, rows).mean(dim=0)
+
+    def leaves(self, source: Source) -> tuple[Calibration, tuple[Tensor, ...]]:
+        """The same with parameters that a gradient can be taken in, and these."""
+        models = self.models.detach().requires_grad_()
+        free = replace(self, models=models)._following(source)
+        if free.refinement is None:
+            return free, (models,)
+        table = torch.zeros_like(free.refinement.table).requires_grad_()
+        added = replace(free.refinement, table=free.refinement.table + table)
+        return replace(free, refinement=added), (models, table)
+
+    def influence(self, source: Source, slopes: Sequence[Tensor]) -> Tensor:
         """(n,) what one more copy of each source row adds to a figure through the calibration.
 
         The copy takes every model that is fitted to it one Newton step further.
 
         Args:
             source: the sample that was fitted.
-            slope: (K, L, I) gradient of the figure in the models.
+            slopes: gradient of the figure in the leaves.
         """
+        slope, *further = slopes
         folds = _Folds.of(source, self.share, tied=self.models.shape[-1] == 1)
         p = _apply(self.models, source.proba)
         towards = torch.linalg.solve(folds.curve(p), (slope.flatten(1) @ folds.lift)[..., None])
         along = (towards.squeeze(-1) @ folds.lift.T).reshape(slope.shape)
         pull = torch.einsum("knl,nli,kli->nk", p - folds.truth(p), folds.design, along)
         total = source.count @ (1 - self.share)
-        return -(pull * (1 - self.share) / total).sum(dim=1)
+        found = -(pull * (1 - self.share) / total).sum(dim=1)
+        if self.refinement is None:
+            return found
+        return found + self.refinement.influence(source, self.share, p, *further)
 
+    def _following(self, source: Source) -> Calibration:
+        """The same, with the refinement's gradient in the models and probabilities."""
+        if self.refinement is None:
+            return self
+        proba = _apply(self.models, source.proba)
+        return replace(self, refinement=self.refinement.following(source, self.share, proba))
 
-def calibrated(models: Tensor, proba: Tensor) -> Tensor:
-    """(n, L) mean over the models (K, L, I) of what they make of probabilities (n, L)."""
-    return _apply(models, proba).mean(dim=0)
+    def _per_fold(self, proba: Tensor, rows: Rows) -> Tensor:
+        """(K, n, L) probabilities under each model."""
+        p = _apply(self.models, proba)
+        if self.refinement is None:
+            return p
+        return self.refinement.probabilities(p, rows)
 
 
 def fold_shares(source: Source) -> Tensor:

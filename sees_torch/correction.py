@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sees_torch.calibration import calibrated
+from sees_torch.calibration import Calibration
 from sees_torch.data.probabilities import (
     by_class,
     check_width,
@@ -18,6 +18,7 @@ from sees_torch.data.probabilities import (
     two_columns,
 )
 from sees_torch.gap import target_posterior
+from sees_torch.refinement import Refinement
 from sees_torch.report import ShiftReport
 from sees_torch.weights import copied
 
@@ -46,6 +47,9 @@ class CorrectedClassifier(nn.Module):
     """
 
     calibration: Tensor | None
+    table: Tensor | None
+    column: Tensor
+    start: Tensor
 
     def __init__(
         self, model: Any, report: ShiftReport, *, logits: bool = False, calibrate: bool = True
@@ -54,9 +58,13 @@ class CorrectedClassifier(nn.Module):
         self.model, self.logits = model, logits
         self.weight_function = copied(report.weight_function)
         fitted = report.calibration if calibrate else None
-        self.register_buffer(
-            "calibration", None if fitted is None else fitted.models.detach().clone()
-        )
+        refined = None if fitted is None else fitted.refinement
+        self._hold("calibration", None if fitted is None else fitted.models)
+        for name in ("table", "column", "start"):
+            self._hold(name, None if refined is None else getattr(refined, name))
+
+    def _hold(self, name: str, value: Tensor | None) -> None:
+        self.register_buffer(name, None if value is None else value.detach().clone())
 
     @property
     def classes(self) -> tuple[Any, ...]:
@@ -77,9 +85,17 @@ class CorrectedClassifier(nn.Module):
         given = self._probabilities(table, len(rows))
         held = next(function.buffers(), given).device
         proba = given.to(held, torch.float64)
+        rows = rows.to(held)
         if self.calibration is not None:
-            proba = calibrated(self.calibration.to(proba.dtype), proba)
-        return target_posterior(function.table(rows.to(held)), proba).to(given.dtype)
+            proba = self._fitted(self.calibration.to(proba.dtype)).posterior(proba, rows)
+        return target_posterior(function.table(rows), proba).to(given.dtype)
+
+    def _fitted(self, models: Tensor) -> Calibration:
+        """The report's calibration; of the rows that it was fitted to nothing is kept."""
+        refined = None
+        if self.table is not None:
+            refined = Refinement(self.table.to(models.dtype), self.column, self.start)
+        return Calibration(models, models.new_zeros(0, len(models)), refined)
 
     def _probabilities(self, inputs: Any, rows: int) -> Tensor:
         """(n, L) the model's probabilities, columns in the order of the classes."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -104,12 +102,11 @@ def through_calibration(
     if calibration is None:
         return nothing
     with torch.enable_grad():
-        models = calibration.models.detach().requires_grad_()
-        moving = replace(calibration, models=models)
+        moving, leaves = calibration.leaves(source)
         counts = source.count[None], target.count[None]
         once = Resample(moving.source(source), moving.target(target), method, match, *counts)
         (gap,) = once.gap(metric, estimator, values, None, nothing)
         if not gap.requires_grad:
             return nothing
-        (slope,) = torch.autograd.grad(gap, models)
-    return calibration.influence(source, slope)
+        slopes = torch.autograd.grad(gap, leaves)
+    return calibration.influence(source, slopes)

@@ -302,7 +302,7 @@ def test_influence_is_what_fitting_to_a_little_more_of_a_row_does(classes):
 
     fitted = Calibration(models(source.count), share)
     slope = torch.tensor(rng.normal(size=fitted.models.shape))
-    found = fitted.influence(source, slope)
+    found = fitted.influence(source, [slope])
     for row in (0, 7, 120):
         more = torch.zeros_like(source.count)
         more[row] = 1e-4

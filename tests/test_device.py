@@ -47,6 +47,7 @@ from sees_torch.matching.cells import fit_cells, fit_shares
 from sees_torch.matching.penalised import BasisProblem
 from sees_torch.matching.selection import Evidence, Folds, simplest
 from sees_torch.matching.table_fits import fit_tables
+from sees_torch.refinement import Refinement, _columns
 from sees_torch.resamples import Resample
 from sees_torch.solvers.group_simplex import GroupSimplex, certificate
 from sees_torch.solvers.implicit import quadratic_solution
@@ -191,6 +192,11 @@ def on_cuda(*things):
 PAIR = drawn_world(0, 60, 50, features=3, classes=3)
 SAMPLES = samples(PAIR)
 CALIBRATION = Calibration.fit(SAMPLES[0])
+COLUMN, START, WIDTH = _columns(SAMPLES[0])
+REFINED = replace(
+    CALIBRATION,
+    refinement=Refinement(torch.ones(5, WIDTH + 1, 3, dtype=torch.float64), COLUMN, START),
+)
 RNG = np.random.default_rng(0)
 
 
@@ -364,6 +370,16 @@ def test_evidence_and_choice(cuda):
     assert on_cuda(folds.held_out(cuda(torch.ones(5, 2, 110, dtype=torch.float64))))
 
 
+def test_probabilities_refined_by_features(cuda):
+    source, target, refined = cuda(SAMPLES[0]), cuda(SAMPLES[1]), cuda(REFINED)
+    assert on_cuda(refined.source(source).posterior, refined.target(target).posterior)
+    assert on_cuda(refined._following(source).refinement.table)
+    parameters = refined.models, refined.refinement.table
+    found = refined.influence(source, [torch.ones_like(part) for part in parameters])
+    assert found.shape == (60,)
+    assert on_cuda(found)
+
+
 def test_resampled_gaps(cuda):
     """Of every estimator, and of a metric that is no mean over rows."""
     source, target = cuda(SAMPLES[0]), cuda(SAMPLES[1])
@@ -372,7 +388,7 @@ def test_resampled_gaps(cuda):
     tables = cuda((torch.ones(4, 60, 3).double(), torch.ones(4, 50, 3).double()))
     values = row_values(source, target, "brier")
     calibration = cuda(CALIBRATION)
-    through = calibration.influence(source, torch.ones_like(calibration.models))
+    through = calibration.influence(source, [torch.ones_like(calibration.models)])
     for estimator in ESTIMATORS:
         resample = Resample(source, target, NoShift(), match, here, there)
         resample._tables = tables

@@ -7,7 +7,6 @@ chance from the finite source, which the target's likelihood alone does not see.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +19,7 @@ from torch import Tensor
 from sees_torch.data import Source, Target
 from sees_torch.data.counting import content_hash, scatter_folds
 from sees_torch.data.samples import is_population
+from sees_torch.data.thinning import part_of, rounded, row_key
 
 Sample = TypeVar("Sample", Source, Target)
 FOLDS = 5
@@ -66,8 +66,8 @@ class Folds:
         few = rows < ONE_DEAL_ROWS and entries <= ONE_DEAL_ENTRIES
         deals = DEALS if few else 1
         own = source.proba.detach().gather(1, source.labels[:, None])
-        here = _key(source) + content_hash(_rounded(own))
-        there = _key(target)
+        here = row_key(source) + content_hash(rounded(own))
+        there = row_key(target)
         return cls(
             torch.cat([scatter_folds(here + k, source.count, folds) for k in range(deals)], dim=1),
             torch.cat([scatter_folds(there + k, target.count, folds) for k in range(deals)], dim=1),
@@ -99,12 +99,7 @@ class Folds:
 
 def thinned(sample: Sample, rows: int) -> Sample:
     """About so many distinct rows of a sample, as if at random, by their content only."""
-    parts = math.ceil(len(sample) / rows)
-    if parts < 2:
-        return sample
-    count = sample.count * scatter_folds(_key(sample), sample.count, parts)[:, 0]
-    kept = (count > 0).nonzero().squeeze(1)
-    return sample.select(kept, count[kept])
+    return sample if len(sample) <= rows else sample.select(*part_of(sample, rows))
 
 
 def induced_ratio(source: Source, target: Target, tables: tuple[Tensor, Tensor]) -> Tensor:
@@ -114,16 +109,6 @@ def induced_ratio(source: Source, target: Target, tables: tuple[Tensor, Tensor])
         for sample, table in zip((source, target), tables, strict=True)
     )
     return torch.cat([here, there], dim=1)[:, None]
-
-
-def _key(sample: Source | Target) -> Tensor:
-    """(n,) hash of a row's features and probabilities, in whatever order the classes are."""
-    return sample.schema.row_hash(sample.rows) + content_hash(_rounded(sample.proba.detach()))
-
-
-def _rounded(proba: Tensor) -> Tensor:
-    """Another order of classes may change the last bits."""
-    return (proba * 2**40).round()
 
 
 @dataclass(frozen=True)

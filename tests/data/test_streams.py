@@ -711,7 +711,7 @@ def test_a_thinned_stream_estimates_the_same():
     full, thinned = reports
     assert len(thinned.source) <= 4000 < len(full.source)
     assert sum("one of every 16 rows was kept" in note for note in thinned.notes) == 2
-    assert full.notes == ()
+    assert not any("kept" in note for note in full.notes)
     (low, high), error = thinned.interval, thinned.standard_errors[0]
     assert abs(thinned.gap - full.gap) < 4 * error
     assert high - low > 2 * (full.interval[1] - full.interval[0])

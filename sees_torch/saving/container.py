@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -98,7 +99,8 @@ def read_content(path: str | Path, kind: str, newest: int) -> Content:
     except SavedFileError:
         raise
     except (library.refusal, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise SavedFileError(f"{path} is damaged: {error}. Restore it from a copy.") from None
+        why = shorten(str(error), 200)
+        raise SavedFileError(f"{path} is damaged: {why}. Restore it from a copy.") from None
     if not whole or not isinstance(document, dict):
         raise SavedFileError(f"{path} is damaged: its checksum is wrong. Restore it from a copy.")
     return Content(version, document, tensors)

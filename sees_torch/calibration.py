@@ -52,7 +52,7 @@ class Calibration:
         Args:
             source: the sample.
             form: "vector" or "temperature", and nothing more; by default the first for up to MANY
-                classes, refined by the features where that pays.
+                classes, refined by the features where that pays, and the second beyond.
         """
         share = fold_shares(source)
         tied = form == "temperature" or (form is None and len(source.classes) > MANY)
@@ -65,7 +65,7 @@ class Calibration:
             curve = folds.curve(p).detach()
             step = moved(step, -torch.linalg.solve(curve, slope[..., None]).squeeze(-1))
         found = cls(folds.models(step), share)
-        if form is not None:
+        if form is not None or tied:
             return found
         with torch.no_grad():
             proba = _apply(found.models, source.proba)

@@ -69,8 +69,8 @@ def estimate_shift(
         source_weight, target_weight: row multiplicities.
         calibrate: calibrate p(y|x) on the source, cross-fitted, where a method or estimator uses
             it; predictions and metrics always use the model's own probabilities. True is vector
-            scaling for up to ten classes and a temperature beyond, and where the features clearly
-            say more about the label, these refine it (a note tells). "vector" and "temperature"
+            scaling for up to ten classes, refined by the features where they clearly say more
+            about the label (a note tells), and a temperature beyond. "vector" and "temperature"
             are these alone.
         target_labels: (m,) labels of the target rows where they are known, None or NaN where they
             are not; for the methods "auto" and "sees-em". Ten or more correct the gap.

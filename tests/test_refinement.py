@@ -9,7 +9,7 @@ import torch
 
 import sees_torch.refinement
 from sees_torch import CorrectedClassifier, Source, Target, estimate_shift
-from sees_torch.calibration import Calibration, _apply, fold_shares
+from sees_torch.calibration import MANY, Calibration, _apply, fold_shares
 from sees_torch.refinement import LEAST_ROWS, Refinement
 
 
@@ -107,6 +107,11 @@ def test_levels_of_noise_are_no_gain():
 
 def test_few_rows_cannot_tell():
     frame, labels, proba, _ = world(0, LEAST_ROWS - 1, strength=5.0)
+    assert Calibration.fit(samples(frame, labels, proba)[0]).refinement is None
+
+
+def test_many_classes_are_not_refined():
+    frame, labels, proba, _ = world(0, 3000, classes=MANY + 1, strength=3.0)
     assert Calibration.fit(samples(frame, labels, proba)[0]).refinement is None
 
 

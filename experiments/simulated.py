@@ -253,8 +253,10 @@ def main() -> None:
         help="of p(y|x) for all methods; by default refined for the default method only",
     )
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("outputs/simulated.csv"))
+    parser.add_argument("--out", type=Path, help="by default outputs/simulated*.csv")
     options = parser.parse_args()
+    if options.out is None:
+        options.out = Path(f"outputs/simulated{options.calibrate and '_' + options.calibrate}.csv")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     keys = ["table", "rows", "order", "depth", "seed"]
     done = set()

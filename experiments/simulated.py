@@ -83,7 +83,8 @@ def measure(
     """Errors of every method on one draw, gaps in points."""
     forms = {"refined": True, "vector": "vector"}
     known = KnownWeights(pair.weight_table, pair.features)
-    methods = {**METHODS, "true weights": known}
+    told = SEESem(features=pair.features)
+    methods = {**METHODS, "SEES-em told the feature": told, "true weights": known}
     names = [name for name in methods if not only or name in only.split(",")]
     rows = []
     with warnings.catch_warnings():

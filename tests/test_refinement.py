@@ -8,9 +8,12 @@ import pytest
 import torch
 
 import sees_torch.refinement
-from sees_torch import CorrectedClassifier, Source, Target, estimate_shift
-from sees_torch.calibration import MANY, Calibration, _apply, fold_shares
+from sees_torch import MLLS, CorrectedClassifier, Source, Target, estimate_shift
+from sees_torch.calibration import MANY, Calibration, _apply, _Folds, _minimum, fold_shares
+from sees_torch.gap import estimate_gap, row_values
+from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.refinement import LEAST_ROWS, Refinement
+from sees_torch.uncertainty import bootstrap
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -244,6 +247,53 @@ def test_the_posterior_has_its_gradient_in_the_probabilities():
     with torch.no_grad():
         by_hand = (figure(torch.tensor(step)) - figure(torch.tensor(-step))) / (2 * step)
     assert float(found) == pytest.approx(float(by_hand), rel=0.02)
+
+
+def test_a_resample_is_refined_anew():
+    """Against resamples that are calibrated, refined and matched from scratch, folds kept."""
+    frame, labels, proba, _ = world(14, 800)
+    later, _, seen, _ = world(15, 800, rates=(0.2, 0.5, 0.3))
+    source = Source(frame, labels, proba)
+    target, share = Target(later, seen, source), fold_shares(source)
+    every = torch.arange(800)
+
+    def estimated(source, target):
+        folds = _Folds.of(source, share, tied=False)
+        models = folds.models(_minimum(folds))
+        refinement = Refinement.fit(source, share, _apply(models, source.proba))
+        assert refinement is not None
+        fitted = Calibration(models, share, refinement)
+        source, target = fitted.source(source), fitted.target(target)
+        match = MLLS().match(source, target)
+        gap = estimate_gap(source, target, match.weight_function, "accuracy", "plugin")
+        return source, target, match, gap, fitted
+
+    *given, match, gap, fitted = estimated(source, target)
+    found = [
+        bootstrap(
+            *given,
+            Hypotheses(*given, match, MLLS()),
+            [row_values(*given, "accuracy")],
+            [gap],
+            [None],
+            average=False,
+            replicates=30,
+            calibration=calibration,
+            generator=torch.Generator().manual_seed(2),
+        ).gaps[:, 0]
+        for calibration in (fitted, replace(fitted, refinement=None), None)
+    ]
+    generator = torch.Generator().manual_seed(2)
+    resamples = [
+        torch.poisson(sample.count.expand(30, -1), generator=generator)
+        for sample in (source, target)
+    ]
+    anew = [
+        estimated(source.select(every, here), target.select(every, there))[3].gap
+        for here, there in zip(*resamples, strict=True)
+    ]
+    off = [float((gaps - torch.stack(anew)).square().mean()) for gaps in found]
+    assert off[0] < 0.3 * min(off[1:])
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def _alone(match: Match) -> Match:
         return match
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # What there was to warn of has been said.
-        return replace(match, choice=replace(match.choice, averaged={}))
+        return replace(match, choice=replace(match.choice, averaged=()))
 
 
 def _average(
@@ -95,7 +95,7 @@ def _average(
     assert choice is not None
     shares = choice.shares(choice.evidence.score())
     value, square, known = torch.zeros_like(chosen.gap.target_value), 0.0, True
-    for place in sorted(choice.averaged):
+    for place in choice.averaged:
         match = hypotheses.fit(place)[1]
         own = place == hypotheses.chosen
         one = chosen if own else _estimate(source, target, match, metric, own_estimator(match))

@@ -99,6 +99,8 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
         chosen += (
             f"; the gap averages {len(choice.averaged)} hypotheses that the data leave open, this "
             f"one by {own:.0%}"
+            if len(choice.averaged) > 1
+            else "; the gap is that of another hypothesis, which the data favour"
         )
     others = found[~found["chosen"]].sort_values(
         ["rival", "share", "behind"], ascending=[False, False, True], kind="stable"

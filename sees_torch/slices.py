@@ -156,10 +156,11 @@ def _views(report: ShiftReport) -> list[_View]:
         return [own]
     shares = choice.shares(choice.evidence.score()).tolist()
     views = []
-    for place, other in choice.averaged.items():
+    for place in choice.averaged:
         if place == choice.chosen:
             views.append(replace(own, share=shares[place]))
             continue
+        other = choice.fitted[place]
         weights = other.weight_function.of_rows(source.rows, source.labels)
         views.append(_View.of(other, weights, own_estimator(other), shares[place]))
     return views

@@ -178,7 +178,7 @@ def _shares(
             place: (chosen == place).to(torch.float64) for place in torch.unique(chosen).tolist()
         }
     shares = choice.shares(score).to(torch.float64)
-    return chosen, {place: shares[:, place] for place in sorted(choice.averaged)}
+    return chosen, {place: shares[:, place] for place in choice.averaged}
 
 
 def _parts(source: Source, target: Target, replicates: int, memory: int) -> Iterator[int]:

@@ -189,7 +189,7 @@ class TestNoAverage:
         report = estimate_shift(**pair.inputs(), confidence=None)
         choice = report.match.choice
         assert choice.candidate.features
-        assert choice.averaged == {} or len(choice.averaged) > 1
+        assert choice.averaged == () or len(choice.averaged) > 1
 
     def test_a_population_leaves_nothing_open(self):
         report = estimate_shift(**exact_world(3).inputs(), confidence=None)

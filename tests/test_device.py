@@ -212,7 +212,7 @@ BASES = {form: FeatureBasis(MIXED[0], form) for form in ("linear", "paired", "qu
 COUNTED = {soft: count_samples(*SAMPLES, soft=soft) for soft in (False, True)}
 PLANS = {
     (soft, route, s): plan_products(COUNTED[soft], s, route)
-    for soft, route, s in product((False, True), get_args(Route), range(4))
+    for soft, route, s in product((False, True), get_args(Route), range(3))
 }
 PROBLEM = BasisProblem.build(*SAMPLES, FeatureBasis(SAMPLES[0]))
 BATCH = Batch.of(*SAMPLES)
@@ -243,7 +243,7 @@ def test_the_harness_notices_a_tensor_left_on_the_cpu(cuda):
 
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize("route", get_args(Route))
-@pytest.mark.parametrize("sparsity", [0, 1, 2, 3])
+@pytest.mark.parametrize("sparsity", [0, 1, 2])
 def test_products_and_noise(cuda, route, sparsity, soft):
     found = subset_products(cuda(COUNTED[soft]), PLANS[soft, route, sparsity])
     assert on_cuda(found.product, found.mass, found.push, found.subsets.of_cell())

@@ -92,10 +92,11 @@ def test_slices_are_averaged_where_the_report_is():
     assert len(choice.averaged) > 1
     shares = choice.shares(choice.evidence.score())
     value, square = 0.0, 0.0
-    for place, match in choice.averaged.items():
+    for place in choice.averaged:
+        match = choice.fitted[place]
         alone = replace(
             report,
-            match=replace(match, choice=replace(choice, averaged={})),
+            match=replace(match, choice=replace(choice, averaged=())),
             weights=match.weight_function.of_rows(report.source.rows, report.source.labels),
             gaps=(replace(report.gaps[0], estimator=own_estimator(match)),),
         ).by("x1")

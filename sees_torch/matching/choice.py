@@ -68,8 +68,9 @@ class Choice:
         evidence: their held-out ratios.
         eligible: (H,) bool; those that could be chosen.
         chosen: position of the chosen one.
-        averaged: the matches of those that the gap is averaged over, by position; empty to take
-            the chosen one's gap.
+        averaged: positions of those that the gap is averaged over, in order; empty to take the
+            chosen one's gap.
+        fitted: matches of those that were fitted to all rows, by position; of all averaged ones.
         dispersion: at least 1; evidence counts by so much less in the average, since no hypothesis
             explains the data fully.
     """
@@ -78,7 +79,8 @@ class Choice:
     evidence: Evidence
     eligible: Tensor
     chosen: int
-    averaged: Mapping[int, Match] = field(default_factory=dict)
+    averaged: tuple[int, ...] = ()
+    fitted: Mapping[int, Match] = field(default_factory=dict)
     dispersion: float = 1.0
 
     @classmethod
@@ -123,7 +125,7 @@ class Choice:
     def shares(self, score: Tensor) -> Tensor:
         """(..., H) share of every hypothesis in the average, by scores (..., H)."""
         usable = torch.full_like(score, -torch.inf)
-        members = sorted(self.averaged)
+        members = list(self.averaged)
         usable[..., members] = self._log_odds(score)[..., members]
         return usable.softmax(dim=-1)
 

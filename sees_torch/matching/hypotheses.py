@@ -32,7 +32,7 @@ class Hypotheses:
         if place not in self._fitted:
             assert self.choice is not None
             method = self.choice.candidates[place].quick()
-            match = self.choice.averaged.get(place) or quietly(method, self.source, self.target)
+            match = self.choice.fitted.get(place) or quietly(method, self.source, self.target)
             self._fitted[place] = method, match
         return self._fitted[place]
 

@@ -250,6 +250,7 @@ class Search:
         if dispersion is not None:
             choice = replace(choice, dispersion=dispersion)
             choice = replace(choice, averaged=self._averaged(choice))
+        choice = replace(choice, fitted=dict(self.fitted))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.
             return replace(match, choice=choice)
@@ -260,8 +261,8 @@ class Search:
             return replace(self.fitted[choice.chosen])
         return choice.candidate.method.match(self.source, self.target)
 
-    def _averaged(self, choice: Choice) -> dict[int, Match]:
-        """Matches of the hypotheses that the data leave open and that know something of the gap.
+    def _averaged(self, choice: Choice) -> tuple[int, ...]:
+        """The hypotheses that the data leave open and that know something of the gap.
 
         Naming features takes strong evidence; a gap does not wait for it. Where several hypotheses
         explain the data, their average errs less than any rule that takes one of them.
@@ -274,6 +275,5 @@ class Search:
             members = choice.likely(open_to)
             hopeless = [place for place in members if self._hopeless(self._fit(place))]
             if not hopeless:
-                alone = members == [choice.chosen]
-                return {} if alone else {place: self._fit(place) for place in members}
+                return () if members == [choice.chosen] else tuple(members)
             open_to[hopeless] = False

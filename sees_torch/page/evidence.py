@@ -86,6 +86,11 @@ def _averaged(report: ShiftReport) -> str:
     choice = report.match.choice
     if choice is None or not choice.averaged:
         return ""
+    if len(choice.averaged) == 1:
+        return (
+            " It names what moved. The gap is not its own but that of another hypothesis, which "
+            "the data favour; its share is 100%."
+        )
     return (
         " It names what moved. The gap is not its own but an average over "
         f"{len(choice.averaged)} hypotheses that the data leave open, by how well they explain "

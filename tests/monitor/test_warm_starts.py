@@ -14,11 +14,11 @@ SOLVERS = ("interior", "proximal")
 
 @pytest.fixture(scope="module")
 def stream():
-    return Stream(rows=400, quiet=8, shifted=1, source=1500)
+    return Stream(rows=400, quiet=5, shifted=1, source=1500)
 
 
 def watched(stream, method, warm, monkeypatch):
-    """Reports on a window of six that rolls over the stream, and the steps of every solve."""
+    """Reports on a window of four that rolls over the stream, and the steps of every solve."""
     steps = []
 
     def counted(solve):
@@ -32,7 +32,7 @@ def watched(stream, method, warm, monkeypatch):
     with monkeypatch.context() as patch:
         for name in SOLVERS:
             patch.setitem(penalised.SOLVERS, name, counted(penalised.SOLVERS[name]))
-        monitor = stream.monitor(method, window=6, replicates=0)
+        monitor = stream.monitor(method, window=4, replicates=0)
         reports = []
         for chunk in stream.chunks:
             if not warm:

@@ -6,10 +6,11 @@ import pytest
 import torch
 from worlds import drawn_world, exact_world
 
-from sees_torch import SEESem, estimate_shift
+from sees_torch import Auto, SEESem, estimate_shift
 from sees_torch.alternatives import MOST_BESIDE
 from sees_torch.identifiability import MOSTLY
 from sees_torch.matching.candidates import ODDS
+from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED
 from sees_torch.matching.selection import LEAST_SHARE, TEMPER
 
@@ -150,6 +151,34 @@ class TestShown:
         text = str(report)
         assert f"the gap averages {len(choice.averaged)} hypotheses" in text
         assert "% of the average" in text
+
+    def test_what_the_search_fitted_is_not_fitted_again(self, contested):
+        report = contested[1]
+        choice = report.match.choice
+        assert set(choice.averaged) - {choice.chosen} <= set(choice.fitted)
+        behind = Hypotheses(report.source, report.target, report.match, Auto())
+        for place in set(choice.fitted) - {choice.chosen}:
+            assert behind.fit(place)[1] is choice.fitted[place]
+            again = choice.candidates[place].quick().match(report.source, report.target)
+            torch.testing.assert_close(
+                behind.fit(place)[1].weight_function.of_rows(
+                    report.source.rows, report.source.labels
+                ),
+                again.weight_function.of_rows(report.source.rows, report.source.labels),
+                rtol=0,
+                atol=1e-3,
+            )
+
+    def test_the_gap_of_one_other_hypothesis_is_no_average_in_words(self, contested, tmp_path):
+        report = contested[1]
+        choice = report.match.choice
+        other = next(place for place in choice.averaged if place != choice.chosen)
+        alone = replace(
+            report, match=replace(report.match, choice=replace(choice, averaged=(other,)))
+        )
+        assert "; the gap is that of another hypothesis, which the data favour" in str(alone)
+        alone.save_html(tmp_path / "page.html")
+        assert "that of another hypothesis" in (tmp_path / "page.html").read_text()
 
 
 class TestOdds:

@@ -221,7 +221,7 @@ class TestNoAverage:
         assert choice.averaged == () or len(choice.averaged) > 1
 
     def test_a_population_leaves_nothing_open(self):
-        report = estimate_shift(**exact_world(3).inputs(), confidence=None)
+        report = estimate_shift(**exact_world(3, features=4).inputs(), confidence=None)
         assert not report.match.choice.averaged
 
     def test_sees_em_takes_what_it_chose(self, contested):

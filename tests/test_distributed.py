@@ -158,7 +158,7 @@ def two_reports(rank: int, ranks: int) -> dict:
     return {"reports": reports, "rows": len(source), "total": float(source.total)}
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_processes_report_what_one_does(folder, ranks):
     codes, told = run(folder, ranks, two_reports)
     assert codes == [0] * ranks, show(folder)

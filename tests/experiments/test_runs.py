@@ -128,24 +128,26 @@ def test_a_run_that_is_interrupted_while_it_is_written_leaves_nothing(tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-def run(tmp_path, *more):
-    done = subprocess.run(
-        command(tmp_path, "seed=0", *more),
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A sweep in this process; the runs that it leaves."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    quiet = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled")
+
+    def made(*more):
+        monkeypatch.setattr(sys, "argv", command(tmp_path, "seed=0", *quiet, *more)[2:])
+        with pd.option_context("display.width", 80, "display.max_columns", 20):
+            experiments.run.main()
+        return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
+
+    return made
 
 
-def test_methods_share_a_draw_and_its_classifier(tmp_path):
+def test_methods_share_a_draw_and_its_classifier(tmp_path, run):
     """A method is measured once a draw, or anew where asked; a further one repeats no training."""
-    first = run(tmp_path)
+    first = run()
     kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "probabilities").iterdir()}
-    more = run(tmp_path, "method=[bbse,cbpe,sees_d]", "again=[CBPE]")
+    more = run("method=[bbse,cbpe,sees_d]", "again=[CBPE]")
     assert len(first) == 2
     assert len(more) == 3
     anew = [name for name in first if more[name] != first[name]]
@@ -203,18 +205,9 @@ def test_a_setting_that_differs_becomes_a_column(tmp_path):
     assert len(tables["marginals"]) == 2
 
 
-def test_a_report_that_fails_fails_the_sweep(tmp_path):
-    wrong = "report.figure={_target_: experiments.figures.bars, across: nowhere}"
-    done = subprocess.run(
-        command(tmp_path, "seed=0", wrong),
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "no report of the runs" in done.stderr
+def test_a_report_that_fails_fails_the_sweep(run):
+    with pytest.raises(SystemExit, match="no report of the runs"):
+        run("report.figure={_target_: experiments.figures.bars, across: nowhere}")
 
 
 def test_nothing_to_collect_is_said(tmp_path):

@@ -101,7 +101,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", ["estimate", "simulate", pytest.param("demo", marks=pytest.mark.slow)]
+)
 def test_ctrl_c_leaves_the_files_that_were_there(tmp_path, command):
     """In the middle of the estimate: exit code 130, one sentence, nothing new, nothing half."""
     pair = make_sparse_joint_shift(4000, 4000, features=4)

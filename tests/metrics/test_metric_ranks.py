@@ -122,7 +122,7 @@ def everything(rank: int, ranks: int) -> dict:
     return {job.__name__: job(rank, ranks) for job in jobs}
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 3])
 def told(request, tmp_path_factory) -> list[dict]:
     """What every process says."""
     folder = tmp_path_factory.mktemp("ranks")

@@ -245,7 +245,9 @@ def uninterrupted(stream, tmp_path_factory):
         os.chdir(before)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_a_kill_or_ctrl_c_leaves_a_state_that_goes_on_exactly(files, how, capsys, uninterrupted):
     process = started(*LONG)
     wait_for(files / "kept" / STATE, process)

@@ -32,7 +32,7 @@ TABLES = (SEESd(), SEESem(features=("c0",), shrinkage=10.0), BBSE(), CBPE(), NoS
 LIKELIHOODS = (SEESc(), MLLS(), DLU(), KLIEP(centres=10, widths=(1.0,)))
 """Solved to 1e-9 of an objective, which is flat near its minimum."""
 METHODS = st.sampled_from(TABLES + LIKELIHOODS)
-short = settings(max_examples=10, derandomize=True, deadline=None, database=None)
+short = settings(max_examples=6, derandomize=True, deadline=None, database=None)
 long = settings(max_examples=150, deadline=None, database=None)
 
 

@@ -69,7 +69,7 @@ def test_a_sweep_that_is_killed_or_interrupted_resumes(tmp_path, how, launcher):
 
     Runs of the same command are told apart by the time of their file.
     """
-    seeds, least = 5, 4
+    seeds, least = 4, 3
     sweep = command(tmp_path, f"seed=range({seeds})", f"hydra/launcher={launcher}")
     runs = tmp_path / "runs"
     code, said = ended(sweep, runs, least, how)

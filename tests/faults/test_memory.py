@@ -52,7 +52,13 @@ def run(code: str, folder=None) -> subprocess.CompletedProcess:
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "OMP_NUM_THREADS": "1",
+            # What is freed goes back to the system: no room is left over from loading.
+            "MALLOC_MMAP_THRESHOLD_": "65536",
+        },
         check=False,
     )
 

@@ -14,7 +14,12 @@ def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+def asked() -> bool:
+    """SIGINT has come."""
+    return _STOPPED.is_set()
+
+
 def check() -> None:
     """Stop if that was asked for: Python drops an interrupt that falls into a destructor."""
-    if _STOPPED.is_set():
+    if asked():
         raise KeyboardInterrupt

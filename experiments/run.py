@@ -116,10 +116,17 @@ def _report(config: DictConfig) -> None:
         print(path)
 
 
-if __name__ == "__main__":
+def command() -> None:
+    """`main`, which Ctrl-C ends with a word and a code of its own."""
     signal.signal(signal.SIGINT, interrupts.interrupt)
     try:
         main()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # Hydra may take what the interrupt broke for an error.
+        if not interrupts.asked():
+            raise
         print("\ninterrupted: the same command goes on with what is missing", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    command()

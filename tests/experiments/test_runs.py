@@ -1,5 +1,6 @@
 """Runs are saved whole, resumed after a kill, and collected into one table."""
 
+import contextlib
 import json
 import os
 import runpy
@@ -107,6 +108,25 @@ def test_an_interrupt_that_python_dropped_stops_the_next_run(monkeypatch):
         interrupts.interrupt()  # Say, inside a destructor, where it is ignored.
     with pytest.raises(KeyboardInterrupt):
         experiments.run._run(OmegaConf.create({}))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_interrupt_that_broke_something_is_still_an_interrupt(monkeypatch, capsys, asked):
+    """It may fall into code that makes another error of it, which Hydra reports and exits with."""
+    monkeypatch.setattr(interrupts, "_STOPPED", threading.Event())
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def broken():
+        if asked:
+            with contextlib.suppress(KeyboardInterrupt):
+                interrupts.interrupt()
+        sys.exit(1)
+
+    monkeypatch.setattr(experiments.run, "main", broken)
+    with pytest.raises(SystemExit) as ended:
+        experiments.run.command()
+    assert ended.value.code == (130 if asked else 1)
+    assert ("interrupted: the same command" in capsys.readouterr().err) == asked
 
 
 def test_a_run_can_be_sent_to_workers():

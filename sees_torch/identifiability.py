@@ -190,13 +190,18 @@ def _doubt_features(
         few = f"the label and {len(match.features)} features or more moved"
         none = "no table on a few features explains the target"
         doubts.add(f"{few if choice.candidate.features else none}: the shift is not sparse")
-        if not choice.eligible[0]:
-            return  # No table could be chosen: one that fits better was not passed over.
-    if choice.passed_over:
+    # Where no table could be chosen, one that fits better was not passed over.
+    if choice.passed_over and (choice.eligible[0] or not choice.candidate.is_dense):
         chosen = next(a for a in alternatives if a.place == choice.chosen)
         doubts.add(
             f"another hypothesis is {chosen.behind:.1f} standard errors better, but labels cannot "
             "be told apart inside its cells",
+            fatal=True,
+        )
+    elif choice.behind_silent > STANDARD_ERRORS:
+        doubts.add(
+            f"a hypothesis that is {choice.behind_silent:.1f} standard errors better than all that "
+            "the gap rests on cannot tell labels apart inside its cells",
             fatal=True,
         )
 

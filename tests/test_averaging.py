@@ -8,10 +8,10 @@ from worlds import drawn_world, exact_world
 
 from sees_torch import Auto, SEESem, estimate_shift
 from sees_torch.alternatives import MOST_BESIDE
-from sees_torch.identifiability import MOSTLY
+from sees_torch.identifiability import MOSTLY, _doubt_features, _Doubts
 from sees_torch.matching.candidates import ODDS
 from sees_torch.matching.hypotheses import Hypotheses
-from sees_torch.matching.search import CONTESTED
+from sees_torch.matching.search import CONTESTED, Search
 from sees_torch.matching.selection import LEAST_SHARE, TEMPER
 
 
@@ -130,6 +130,32 @@ class TestVerdict:
                 if chosen <= set(names)
             ]
             assert sum(naming) < MOSTLY
+
+    def test_a_gap_that_rests_on_what_the_data_rule_out_is_not_identified(self):
+        """The best hypothesis cannot tell labels apart, and nothing that can is nearly as good."""
+        pair = drawn_world(0, 2000, 2000, strength=2.0)
+        report = estimate_shift(**pair.inputs(), confidence=None)
+        choice = report.match.choice
+        nothing = next(i for i, c in enumerate(choice.candidates) if c.words == "nothing")
+        assert choice.behind_silent == 0
+        other = replace(choice, chosen=nothing, averaged=(), silent=(choice.chosen,))
+        score, errors = choice.evidence.score(), choice.evidence.standard_errors
+        ahead = (score[choice.chosen] - score[nothing]) / errors[choice.chosen, nothing]
+        assert other.behind_silent == pytest.approx(float(ahead))
+        assert replace(other, chosen=choice.chosen, silent=(nothing,)).behind_silent == 0
+        doubts = _Doubts()
+        match = replace(report.match, choice=other, features=())
+        _doubt_features(doubts, match, "accuracy", report.alternatives, report.diagnostics)
+        assert any("than all that the gap rests on cannot tell labels" in r for r in doubts.broken)
+
+    def test_what_the_average_leaves_out_is_remembered(self, monkeypatch):
+        monkeypatch.setattr(Search, "_hopeless", lambda _, m: bool(m.features) and not m.estimator)
+        pair = drawn_world(0, 2000, 2000, strength=2.0)
+        report = estimate_shift(**pair.inputs(), confidence=None)
+        choice = report.match.choice
+        assert choice.silent
+        assert not set(choice.silent) & set(choice.averaged)
+        assert report.status == "not_identified"
 
     def test_some_are(self):
         pair = drawn_world(23, 400, 400, features=5, strength=0.6, shifted=2)

@@ -70,6 +70,8 @@ class Choice:
         chosen: position of the chosen one.
         averaged: positions of those that the gap is averaged over, in order; empty to take the
             chosen one's gap.
+        silent: positions of those that would be averaged if labels could be told apart in their
+            cells, without which they know nothing of the gap.
         fitted: matches of those that were fitted to all rows, by position; of all averaged ones.
         dispersion: at least 1; evidence counts by so much less in the average, since no hypothesis
             explains the data fully.
@@ -80,6 +82,7 @@ class Choice:
     eligible: Tensor
     chosen: int
     averaged: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
     fitted: Mapping[int, Match] = field(default_factory=dict)
     dispersion: float = 1.0
 
@@ -108,6 +111,17 @@ class Choice:
         ahead = torch.where(self.eligible, -torch.inf, score - score[self.chosen])
         error = self.evidence.standard_errors[self.chosen]
         return bool((ahead > STANDARD_ERRORS * error + TIE).any())
+
+    @property
+    def behind_silent(self) -> float:
+        """Standard errors that the best silent hypothesis is ahead of all that the gap rests on."""
+        if not self.silent:
+            return 0.0
+        score = self.evidence.score()
+        heard = max(self.averaged or (self.chosen,), key=score.__getitem__)
+        silent = max(self.silent, key=score.__getitem__)
+        error = self.evidence.standard_errors[silent, heard].clamp_min(1e-37)
+        return max(float((score[silent] - score[heard]) / error), 0.0)
 
     @property
     def behind(self) -> Tensor:

@@ -249,7 +249,7 @@ class Search:
             match = self._match(choice)
         if dispersion is not None:
             choice = replace(choice, dispersion=dispersion)
-            choice = replace(choice, averaged=self._averaged(choice))
+            choice = self._averaged(choice)
         choice = replace(choice, fitted=dict(self.fitted))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.
@@ -261,19 +261,20 @@ class Search:
             return replace(self.fitted[choice.chosen])
         return choice.candidate.method.match(self.source, self.target)
 
-    def _averaged(self, choice: Choice) -> tuple[int, ...]:
-        """The hypotheses that the data leave open and that know something of the gap.
+    def _averaged(self, choice: Choice) -> Choice:
+        """The choice with the hypotheses that the data leave open and that know of the gap.
 
         Naming features takes strong evidence; a gap does not wait for it. Where several hypotheses
         explain the data, their average errs less than any rule that takes one of them.
 
-        Returns:
-            By position; nothing if only the chosen one is left.
+        Nothing is averaged if only the chosen one is left.
         """
         open_to = torch.ones_like(choice.eligible)
         while True:
             members = choice.likely(open_to)
             hopeless = [place for place in members if self._hopeless(self._fit(place))]
             if not hopeless:
-                return () if members == [choice.chosen] else tuple(members)
+                averaged = () if members == [choice.chosen] else tuple(members)
+                silent = (~open_to).nonzero().squeeze(1).tolist()
+                return replace(choice, averaged=averaged, silent=tuple(silent))
             open_to[hopeless] = False

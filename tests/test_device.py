@@ -49,6 +49,7 @@ from sees_torch.matching.selection import Evidence, Folds, simplest
 from sees_torch.matching.table_fits import fit_tables
 from sees_torch.refinement import Refinement, _columns
 from sees_torch.resamples import Resample
+from sees_torch.solvers import proximal_gradient
 from sees_torch.solvers.group_simplex import GroupSimplex, certificate
 from sees_torch.solvers.implicit import quadratic_solution
 from sees_torch.solvers.interior_point import group_likelihood
@@ -277,7 +278,8 @@ def test_logistic(cuda, one_pass):
 
 
 @pytest.mark.parametrize("solve", [group_likelihood, descend, penalised_likelihood])
-def test_the_whole_likelihood_solver(cuda, one_pass, solve):
+def test_the_whole_likelihood_solver(cuda, one_pass, solve, monkeypatch):
+    monkeypatch.setattr(proximal_gradient, "CHECK_EVERY", 2)
     z, mass, eta = cuda((torch.ones(9, 5), torch.ones(1, 9), torch.ones(3, 1)))
     simplex = cuda(GroupSimplex(torch.ones(1, 5), torch.tensor([0, 0, 1, 1, -1]), 2))
     found = solve(z, mass, simplex, eta)

@@ -78,7 +78,7 @@ def test_a_parameter_that_no_method_has_is_refused(override):
         methods_of(composed("method=bbse", override))
 
 
-@pytest.mark.parametrize("size", ["small", "full"])
+@pytest.mark.parametrize("size", [pytest.param("small", marks=pytest.mark.slow), "full"])
 @pytest.mark.parametrize("name", choices("experiment"))
 def test_experiments_compose_for_every_point_of_their_sweep(name, size):
     config = composed(f"experiment={name}", f"size={size}", hydra=True)

@@ -176,7 +176,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_finite_report_or_a_refusal(folder):
-    tried(recipes(most=60, many_classes=False), short(40), folder)
+    tried(recipes(most=60, many_classes=False), short(25), folder)
 
 
 @pytest.mark.slow

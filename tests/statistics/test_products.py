@@ -98,7 +98,7 @@ def test_forms_equal_the_definition(d, s, labels, soft, form):
 
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize("labels", [2, 3])
-@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize("d", [1, 2, 4])
 def test_forms_agree_for_every_sparsity(d, labels, soft):
     rows = count_samples(*make_samples(d, d, labels, rows=200), soft)
     for s in range(d + 1):

@@ -100,7 +100,7 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
             f"; the gap averages {len(choice.averaged)} hypotheses that the data leave open, this "
             f"one by {own:.0%}"
             if len(choice.averaged) > 1
-            else "; the gap is that of another hypothesis, which the data favour"
+            else "; the gap is that of another hypothesis, the likeliest that can tell it"
         )
     others = found[~found["chosen"]].sort_values(
         ["rival", "share", "behind"], ascending=[False, False, True], kind="stable"

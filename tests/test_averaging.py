@@ -12,7 +12,7 @@ from sees_torch.identifiability import MOSTLY, _doubt_features, _Doubts
 from sees_torch.matching.candidates import ODDS
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED, Search
-from sees_torch.matching.selection import LEAST_SHARE, TEMPER
+from sees_torch.matching.selection import LEAST_GAIN, LEAST_SHARE, TEMPER
 
 
 def inputs(seed: int, rows: int = 400):
@@ -143,6 +143,12 @@ class TestVerdict:
         ahead = (score[choice.chosen] - score[nothing]) / errors[choice.chosen, nothing]
         assert other.behind_silent == pytest.approx(float(ahead))
         assert replace(other, chosen=choice.chosen, silent=(nothing,)).behind_silent == 0
+        # A lead that is too small a part of the score to be chosen for does not count.
+        gain = score[choice.chosen] - score
+        near = next(i for i in gain.argsort().tolist() if gain[i] > 1e-9)
+        counts = bool(gain[near] > LEAST_GAIN * score[choice.chosen])
+        assert (replace(other, chosen=near).behind_silent > 0) == counts
+        assert not counts
         doubts = _Doubts()
         match = replace(report.match, choice=other, features=())
         _doubt_features(doubts, match, "accuracy", report.alternatives, report.diagnostics)
@@ -202,7 +208,9 @@ class TestShown:
         alone = replace(
             report, match=replace(report.match, choice=replace(choice, averaged=(other,)))
         )
-        assert "; the gap is that of another hypothesis, which the data favour" in str(alone)
+        assert "; the gap is that of another hypothesis, the likeliest that can tell it" in str(
+            alone
+        )
         alone.save_html(tmp_path / "page.html")
         assert "that of another hypothesis" in (tmp_path / "page.html").read_text()
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sees_torch.matching.selection import (
+    LEAST_GAIN,
     LEAST_SHARE,
     STANDARD_ERRORS,
     TIE,
@@ -114,14 +115,18 @@ class Choice:
 
     @property
     def behind_silent(self) -> float:
-        """Standard errors that the best silent hypothesis is ahead of all that the gap rests on."""
+        """Standard errors that the best silent hypothesis is ahead of all that the gap rests on.
+
+        Zero if by so small a part of its score that it would not have been chosen for it.
+        """
         if not self.silent:
             return 0.0
         score = self.evidence.score()
         heard = max(self.averaged or (self.chosen,), key=score.__getitem__)
         silent = max(self.silent, key=score.__getitem__)
+        lead = score[silent] - score[heard]
         error = self.evidence.standard_errors[silent, heard].clamp_min(1e-37)
-        return max(float((score[silent] - score[heard]) / error), 0.0)
+        return float(lead / error) if lead > LEAST_GAIN * score[silent] else 0.0
 
     @property
     def behind(self) -> Tensor:

@@ -88,8 +88,8 @@ def _averaged(report: ShiftReport) -> str:
         return ""
     if len(choice.averaged) == 1:
         return (
-            " It names what moved. The gap is not its own but that of another hypothesis, which "
-            "the data favour; its share is 100%."
+            " It names what moved. The gap is not its own but that of another hypothesis, the "
+            "likeliest that can tell it; its share is 100%."
         )
     return (
         " It names what moved. The gap is not its own but an average over "

@@ -218,8 +218,8 @@ def _doubt_hypothesis(
     chosen = next(a for a in alternatives if a.place == choice.chosen)
     if not match.features and chosen.behind > CONTESTED and not choice.passed_over:
         doubts.add(
-            "that no feature shifted is only just not ruled out: another hypothesis explains the "
-            f"target better by {chosen.behind:.1f} standard errors"
+            "that no feature shifted is doubtful: another hypothesis explains the target better by "
+            f"{chosen.behind:.1f} standard errors"
         )
     # Not the interval that is shown: the verdict is the same at any confidence.
     low, high = normal_interval(gap, figures["standard_error"], CONFIDENCE)

@@ -1,5 +1,6 @@
 """The gap where the data leave several hypotheses open."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,8 @@ from worlds import drawn_world, exact_world
 from sees_torch import Auto, SEESem, estimate_shift
 from sees_torch.alternatives import MOST_BESIDE
 from sees_torch.identifiability import MOSTLY, _doubt_features, _Doubts
-from sees_torch.matching.candidates import ODDS
+from sees_torch.matching.candidates import CALM, ODDS
+from sees_torch.matching.choice import LEAST_NEW
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED, Search
 from sees_torch.matching.selection import LEAST_GAIN, LEAST_SHARE, TEMPER
@@ -29,15 +31,43 @@ def contested():
     raise AssertionError("no small world has a contested choice")
 
 
+def is_case(one, other) -> bool:
+    """By what both say: the other allows for all that the one does, and for more."""
+    if one.words == "nothing" or other.words == "nothing":
+        return one.words != other.words and one.words == "nothing"
+    kinds = {
+        "labels only": ("labels and features", "labels and many features"),
+        "labels and features": ("labels and features", "labels and many features"),
+        "features, not labels": ("features, not labels", "covariates only"),
+    }
+    if other.words not in kinds.get(one.words, ()):
+        return False
+    if other.words in ("covariates only", "labels and many features"):
+        return len(one.features) <= 1
+    return set(one.features) < set(other.features)
+
+
+def masses(choice, score: list[float], rows: float) -> list[float]:
+    """Of every hypothesis beyond the best of its special cases, one after the other."""
+    own = [
+        candidate.odds * math.exp(TEMPER * rows * value / choice.dispersion)
+        for candidate, value in zip(choice.candidates, score, strict=True)
+    ]
+    found = []
+    for candidate, mass in zip(choice.candidates, own, strict=True):
+        cases = [m for c, m in zip(choice.candidates, own, strict=True) if is_case(c, candidate)]
+        found.append(max(mass - max(cases, default=0.0), LEAST_NEW * mass))
+    return found
+
+
 class TestAverage:
     def test_is_the_mean_of_the_hypotheses_by_their_shares(self, contested):
         seed, report = contested
         choice = report.match.choice
-        score = choice.evidence.score()
-        rows = 400 * 400 / 800
         members = sorted(choice.averaged)
-        odds = torch.tensor([choice.candidates[place].odds for place in members]).to(score).log()
-        share = (TEMPER * rows * score[members] / choice.dispersion + odds).softmax(dim=0)
+        mass = masses(choice, choice.evidence.score().tolist(), 400 * 400 / 800)
+        share = torch.tensor([mass[place] for place in members], dtype=torch.float64)
+        share = share / share.sum()
         gaps = []
         for place in members:
             candidate = choice.candidates[place]
@@ -220,16 +250,52 @@ class TestOdds:
         for candidate in contested[1].match.choice.candidates:
             more = 2 if candidate.is_dense else max(len(candidate.features) - 1, 0)
             without_labels = candidate.words in ("features, not labels", "covariates only")
-            assert candidate.odds == pytest.approx(ODDS ** (more + without_labels))
+            wanted = CALM if candidate.words == "nothing" else ODDS ** (more + without_labels)
+            assert candidate.odds == pytest.approx(wanted)
 
-    def test_evidence_counts_less_where_no_hypothesis_explains_the_data(self, contested):
+    @pytest.mark.parametrize("dispersion", [1.0, 4.0])
+    def test_evidence_counts_less_where_no_hypothesis_explains_the_data(
+        self, contested, dispersion
+    ):
+        choice = replace(contested[1].match.choice, dispersion=dispersion)
+        score = choice.evidence.score()
+        mass = torch.tensor(masses(choice, score.tolist(), 400 * 400 / 800), dtype=torch.float64)
+        members = list(choice.averaged)
+        torch.testing.assert_close(
+            choice.shares(score)[members], mass[members] / mass[members].sum()
+        )
+
+    def test_a_feature_that_adds_nothing_leaves_the_average_as_it_was(self, contested):
         choice = contested[1].match.choice
         score = choice.evidence.score()
-        members = sorted(choice.averaged)
-        odds = torch.tensor([choice.candidates[place].odds for place in members]).to(score).log()
-        apart = replace(choice, dispersion=4.0).shares(score)[members].log() - odds
-        closer = replace(choice, dispersion=1.0).shares(score)[members].log() - odds
-        torch.testing.assert_close(4 * (apart - apart[0]), closer - closer[0])
+        everything = replace(choice, averaged=tuple(range(len(choice.candidates))))
+        idle = [
+            place
+            for place, candidate in enumerate(choice.candidates)
+            if any(
+                is_case(other, candidate) and other.odds * 0.99 >= candidate.odds
+                for other in choice.candidates
+            )
+        ]
+        assert idle
+        without = score.clone()
+        for place in idle:  # As good as the best of what it allows for, and no better.
+            cases = [
+                k for k, c in enumerate(choice.candidates) if is_case(c, choice.candidates[place])
+            ]
+            without[place] = min(float(without[place]), *(float(without[k]) for k in cases))
+        shares = everything.shares(without)
+        assert float(shares[idle].sum()) < len(idle) * LEAST_NEW
+
+    def test_shares_come_in_batches(self, contested):
+        choice = contested[1].match.choice
+        score = choice.evidence.score()
+        many = torch.stack([score, score.flip(0), torch.zeros_like(score)])
+        together = choice.shares(many)
+        for row, one in zip(together, many, strict=True):
+            torch.testing.assert_close(row, choice.shares(one))
+        assert bool(together.isfinite().all())
+        torch.testing.assert_close(together.sum(dim=1), torch.ones(3, dtype=torch.float64))
 
     def test_a_shift_of_many_features_disperses(self):
         pair = drawn_world(1, 3000, 3000, features=8, shifted=6, strength=1.5)

@@ -60,8 +60,7 @@ class Auto(Parameters):
             cheap = cheap and search.is_dense_cheap(MOST_ENTRIES)
             if moved and possible and (dense or misfit > 1 or cheap):
                 search.add_dense_path()
-            average = moved and open_to_average
-            found = search.choose(dense, max(misfit, 1.0) ** 2 if average else None)
+            found = search.choose(dense, max(misfit, 1.0) ** 2 if open_to_average else None)
         return chosen_again(found, source, target)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sees_torch.matching.selection import (
     LEAST_GAIN,
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from sees_torch.matching.match import Match, Method
 
 MOST_FEATURES = 3
+LEAST_NEW = 1e-3
+"""A hypothesis that explains no more than a special case of it counts by so much, not by nothing:
+in a resample none of those that are averaged may explain more."""
 NOTHING, FEATURES, COVARIATES, MANY = 0, 1, 10, 11
 """Ranks of simplicity: s features without labels have FEATURES + 2s - 1, with labels one more."""
 
@@ -53,6 +59,21 @@ class Candidate:
     def is_dense(self) -> bool:
         """A shift of more features than a search for a few could follow."""
         return self.rank >= FEATURES + 2 * MOST_FEATURES + 1
+
+    @property
+    def with_labels(self) -> bool:
+        """Labels shifted, given the features that did."""
+        return self.rank % 2 == 1
+
+    def cases(self, d: int) -> list[tuple[bool, tuple[int, ...]]]:
+        """What else this allows for, of d features: with labels or not, and which features."""
+        if self.rank >= COVARIATES:  # Sums of functions of single features.
+            fewer: Iterable[tuple[int, ...]] = [(), *((j,) for j in range(d))]
+        else:
+            sizes = range(len(self.features))
+            fewer = [some for size in sizes for some in combinations(self.features, size)]
+        nothing = [] if self.rank == NOTHING else [(False, ())]
+        return [*nothing, *((self.with_labels, features) for features in fewer)]
 
     def quick(self) -> Method:
         """The method without a search for its own settings, where it has one."""
@@ -163,6 +184,30 @@ class Choice:
         )
 
     def _log_odds(self, score: Tensor) -> Tensor:
-        """(..., H) logarithm of the odds of every hypothesis given the data."""
+        """(..., H) logarithm of the odds of every hypothesis given the data.
+
+        It counts by what it explains beyond the best of its special cases: with a feature too many
+        it explains as much as without, and many such would outvote what they add nothing to.
+        """
         before = torch.tensor([candidate.odds for candidate in self.candidates]).to(score).log()
-        return self.evidence.log_odds(score) / self.dispersion + before
+        own = self.evidence.log_odds(score) / self.dispersion + before
+        cases = pad(own, (0, 1), value=-torch.inf)[..., self._cases].amax(dim=-1)
+        new = -torch.expm1((cases - own).clamp_max(0.0))
+        return own + new.clamp_min(LEAST_NEW).log()
+
+    @cached_property
+    def _cases(self) -> Tensor:
+        """(H, most) positions of the special cases of each, H where there are no more."""
+        places = {
+            (candidate.with_labels, candidate.features): place
+            for place, candidate in enumerate(self.candidates)
+            if candidate.rank < COVARIATES
+        }
+        d = 1 + max((j for candidate in self.candidates for j in candidate.features), default=0)
+        found = [
+            [places[case] for case in candidate.cases(d) if case in places]
+            for candidate in self.candidates
+        ]
+        none, most = len(found), max(1, *map(len, found))
+        padded = [cases + [none] * (most - len(cases)) for cases in found]
+        return torch.tensor(padded, device=self.eligible.device)

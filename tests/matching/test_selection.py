@@ -57,11 +57,21 @@ class TestSimplest:
 
     def test_the_error_is_that_of_the_difference_to_the_best(self):
         error = torch.zeros(4, 4, dtype=torch.float64)
-        error[0, 1] = error[1, 0] = 9.0
-        score = tensor([0.5, 0.5, 0.5, 0.6])
+        error[1, 2] = error[2, 1] = 9.0
+        score = tensor([0.4, 0.5, 0.5, 0.6])
         assert int(simplest(score, error, self.rank)) == 3
         error[3, 1] = error[1, 3] = 0.1
         assert int(simplest(score, error, self.rank)) == 1
+
+    def test_what_is_chosen_is_clearly_ahead_of_the_simplest_itself(self):
+        """That a complex hypothesis rules out the simplest says nothing for one between them."""
+        score = tensor([0.0, 0.5, 0.4, 0.6])
+        error = self.even.clone()
+        error[0, 1] = error[1, 0] = 0.34
+        assert int(simplest(score, error, self.rank)) == 0
+        error[0, 1] = error[1, 0] = 0.33
+        assert int(simplest(score, error, self.rank)) == 1
+        assert int(simplest(score, error, self.rank + 1)) == 1  # Where there is no simplest one.
 
     def test_the_limit_counts_standard_errors(self):
         score = tensor([0.0, 0.35, 0.0, 0.6])

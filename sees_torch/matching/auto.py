@@ -23,16 +23,16 @@ class Auto(Parameters):
     Compares, by a cross-fitted two-sample score: nothing shifted; labels only; labels and one, two,
     ... features (SEES-em); features alone; covariates only; labels and many features (SEES-c). The
     simplest one within 1.5 standard errors of the best, or within 2 % of its score (so much p(y|x)
-    may be wrong by), is chosen; all are kept as evidence. When even more than three features
-    improve the score, the shift is not sparse, and one of the last two hypotheses is chosen. The
-    choice says which features moved. The gap is an average over all hypotheses, each by its odds
-    given the data, since a number need not wait for the certainty that a name takes; unless nothing
-    shifted, less than 3/4 of a standard error behind the best and with every feature explained, or
-    gradients are asked for. Of more than SCREENED distinct rows, a part first tells which feature
-    sets are worth a look at all. Of so many rows, or more than MOST_ENTRIES pairs of a level and a
-    label, shifts of many features are only looked at where the others leave some feature
-    unexplained; of MOST_UNKNOWNS pairs, or of more pairs than rows (and than FEW_ENTRIES), not at
-    all.
+    may be wrong by), is chosen if it is as clearly ahead of "nothing"; all are kept as evidence.
+    When even more than three features improve the score, the shift is not sparse, and one of the
+    last two hypotheses is chosen. The choice says which features moved. The gap is an average over
+    all hypotheses, each by its odds given the data beyond those of its special cases, since a
+    number need not wait for the certainty that a name takes; unless nothing shifted, less than 2/3
+    of a standard error behind the best and with every feature explained, or gradients are asked
+    for. Of more than SCREENED distinct rows, a part first tells which feature sets are worth a look
+    at all. Of so many rows, or more than MOST_ENTRIES pairs of a level and a label, shifts of many
+    features are only looked at where the others leave some feature unexplained; of MOST_UNKNOWNS
+    pairs, or of more pairs than rows (and than FEW_ENTRIES), not at all.
 
     Args:
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
@@ -60,7 +60,8 @@ class Auto(Parameters):
             cheap = cheap and search.is_dense_cheap(MOST_ENTRIES)
             if moved and possible and (dense or misfit > 1 or cheap):
                 search.add_dense_path()
-            found = search.choose(dense, max(misfit, 1.0) ** 2 if open_to_average else None)
+            average = moved and open_to_average
+            found = search.choose(dense, max(misfit, 1.0) ** 2 if average else None)
         return chosen_again(found, source, target)
 
 

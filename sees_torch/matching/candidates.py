@@ -17,14 +17,9 @@ and a true set with a feature too many explains the data as well as the true set
 features counts as one of three. Also the odds that features shifted and the labels given them did
 not: the data can hardly tell, and natural shifts of features nearly always move labels."""
 
-CALM = 1.5
-"""Odds, before any data, that nothing shifted, to one that labels did, or labels and a feature of
-one's choice. With 1 intervals are a tenth wider where nothing shifted, with 2 small samples that
-shifted err more."""
-
 
 def nothing() -> Candidate:
-    return Candidate("nothing", NoShift(), (), NOTHING, CALM)
+    return Candidate("nothing", NoShift(), (), NOTHING)
 
 
 def table(

@@ -48,10 +48,10 @@ CONTENDERS = 4
 """Feature sets of each size that are then compared on all rows."""
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""
-CONTESTED = 0.75
-"""Standard errors that "nothing shifted" may be behind the best before gaps are averaged; from 1.5
-on it would not be chosen. With 0.5 small samples gain more from averaging, but without any shift
-intervals are half as wide again."""
+CONTESTED = 2 / 3
+"""Standard errors that "nothing shifted" may be behind the best before it is doubted and gaps are
+averaged. With 0.6 small samples that shifted err less, but where nothing did intervals are more
+than half as wide again as those of somebody who knows; with 3/4 a third."""
 MOST_REFUSED = 8
 MOST_PAIRS = 60
 """More pairs of features than this are not all tried: only those of the best single ones."""

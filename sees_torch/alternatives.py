@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from sees_torch.data import Source, Target
-from sees_torch.efficient import mean_variance
+from sees_torch.efficient import cells_of, mean_variance, variance, worst_condition
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
 from sees_torch.matching import Match
 from sees_torch.matching.hypotheses import Hypotheses
+from sees_torch.matching.search import HOPELESS, SCREENED
 from sees_torch.matching.selection import STANDARD_ERRORS, TIE
 from sees_torch.uncertainty import analytic_error
 
 FEW_NATS = 2.0
 """Hypotheses whose likelihoods differ by less are rivals, however small the standard error."""
+RULED_OUT = 3.0
+"""Standard errors behind the best from which on a hypothesis is not to be reckoned with."""
 MOST_RIVALS = 5
 MOST_BESIDE = 5
 
@@ -144,20 +145,32 @@ def label_equivalent(source: Source, match: Match, metric: Metric, error: float)
 
 
 def power(
-    source: Source, match: Match, metric: Metric, alternatives: Sequence[Alternative]
-) -> float:
-    """Labelled rows that the gap is worth when every hypothesis here counts by its evidence.
+    source: Source, target: Target, hypotheses: Hypotheses, metric: Metric
+) -> tuple[float, int] | None:
+    """Labelled rows that the gap would be worth had the worst feature shifted with the label.
 
-    An answer that names no feature with the label is precise only if it is right. What it is worth
-    when others might be right is the variance inside and between them.
+    An answer that names no feature is precise only if it is right: where a shift of some feature
+    would leave the gap uncertain, it would also go unseen.
+
+    Returns:
+        The number, and the position of the feature; of features that are not ruled out and in
+        whose cells labels can be told apart. None if there is none, or so many rows that every
+        one would be worth many.
     """
-    assert match.choice is not None
-    known = [a for a in alternatives if a.error is not None]
-    score = torch.tensor([a.score for a in known], dtype=torch.float64)
-    share = match.choice.evidence.log_odds(score).softmax(dim=0).tolist()
-    mean = sum(part * a.gap for part, a in zip(share, known, strict=True))
-    spread = sum(
-        part * ((a.error or 0.0) ** 2 + (a.gap - mean) ** 2)
-        for part, a in zip(share, known, strict=True)
-    )
-    return label_equivalent(source, match, metric, spread**0.5)
+    choice, values = hypotheses.choice, row_values(source, target, metric)
+    assert choice is not None
+    if max(len(source), len(target)) > SCREENED:
+        return None
+    chosen = hypotheses.fit(hypotheses.chosen)[1]
+    found = []
+    for place, behind in enumerate(choice.behind.tolist()):
+        candidate = choice.candidates[place]
+        single = candidate.with_labels and len(candidate.features) == 1
+        if values is None or not single or behind > RULED_OUT:
+            continue
+        function = hypotheses.fit(place)[1].weight_function
+        if worst_condition(source, target, function) <= HOPELESS:
+            error = variance(source, target, cells_of(function, source, target), values) ** 0.5
+            rows = label_equivalent(source, chosen, metric, error)
+            found.append((rows, candidate.features[0]))
+    return min(found, default=None)

@@ -15,8 +15,8 @@ from sees_torch.alternatives import (
     averaged_beside,
     compare,
     label_equivalent,
+    power,
 )
-from sees_torch.alternatives import power as alternative_power
 from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
@@ -24,7 +24,7 @@ from sees_torch.data.tables import Name
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
 from sees_torch.estimates import Estimate, Points, point_estimates
 from sees_torch.gap import Gap, Metric, is_rate
-from sees_torch.identifiability import judge
+from sees_torch.identifiability import judge, names_with_labels
 from sees_torch.intervals import doubted, interval_kind, spread
 from sees_torch.matching import Match, Method
 from sees_torch.report import ShiftReport
@@ -82,12 +82,20 @@ def report_match(
             alternatives = tuple(compare(source, target, hypotheses, metrics[0]))
         selection = _selection(source, match, resamples)
         figures = _figures(source, target, match, weights)
-        figures |= _evidence(
-            source, target, match, metrics[0], estimates[0], errors[0], alternatives, selection
-        )
+        figures |= _evidence(source, target, match, metrics[0], estimates[0], errors[0], selection)
+        worst = None
+        if (
+            choice is not None
+            and not names_with_labels(match)
+            and not is_population(source, target)
+        ):
+            worst = power(source, target, hypotheses, metrics[0])
+        if worst is not None:
+            figures["power"] = worst[0]
         figures = {name: value for name, value in figures.items() if math.isfinite(value)}
         gap = float(gaps[0].gap)
-        verdict = judge(source, match, method, gaps[0].metric, gap, alternatives, figures)
+        unseen = None if worst is None else source.schema.names[worst[1]]
+        verdict = judge(source, match, method, gaps[0].metric, gap, alternatives, figures, unseen)
         if choice is not None and choice.averaged:
             beside = averaged_beside(source, target, hypotheses, metrics[0], alternatives)
             alternatives = tuple(sorted((*alternatives, *beside), key=lambda a: -a.score))
@@ -188,7 +196,6 @@ def _evidence(
     metric: Metric,
     estimate: Estimate,
     error: float | None,
-    alternatives: Sequence[Alternative],
     selection: dict[tuple[Name, ...], float],
 ) -> dict[str, float]:
     """How well the headline gap and the shifted features are known."""
@@ -206,8 +213,6 @@ def _evidence(
     choice = match.choice
     if choice is not None:
         figures["blind_spot"] = blind_spot(source, target, metric)
-        if not is_population(source, target):
-            figures["power"] = alternative_power(source, match, metric, alternatives)
     if estimate.values is not None:
         figures["range"] = float(estimate.values.source.max() - estimate.values.source.min())
     if selection:

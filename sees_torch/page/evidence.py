@@ -149,8 +149,8 @@ def _sentences(d: dict[str, float], cells: bool) -> list[str]:
         )
     if math.isfinite(d.get("power", math.inf)):
         said.append(
-            "With every hypothesis counted by its evidence, the gap is known as well as from "
-            f"{count(d['power'])} labelled target rows."
+            "Had the feature shifted with the label that would tell least, the gap would be known "
+            f"as well as from {count(d['power'])} labelled target rows (500 are enough)."
         )
     before, after = d.get("calibration_error_before"), d.get("calibration_error_after")
     if before is not None and after is not None:

@@ -6,6 +6,7 @@ import pytest
 from worlds import drawn_world, exact_world
 
 from sees_torch import KnownWeights, SEESd, SEESem, SupportWarning, estimate_shift
+from sees_torch.identifiability import FEW_LABELS_OTHERWISE
 
 SEARCHES = {"auto": "auto", "sees-em": SEESem(sparsity=1), "sees-d": SEESd(1)}
 
@@ -259,6 +260,42 @@ class TestOtherReasons:
         spread = mean * (1 - mean)
         worth = spread / report.standard_errors[0] ** 2
         assert report.diagnostics["label_equivalent"] == pytest.approx(worth, rel=1e-9)
+
+
+class TestUnseenShifts:
+    """An answer that names no feature is doubted where the shift of one would be known badly."""
+
+    def quiet(self, rows):
+        return drawn_world(3, rows, rows, features=4, shifted=0, strength=0.0).inputs()
+
+    def test_power_is_what_the_worst_feature_would_leave(self):
+        inputs = self.quiet(400)
+        report = estimate_shift(**inputs, confidence=None)
+        assert report.hypothesis == "nothing"
+        right = (report.source.predictions == report.source.labels).double()
+        spread = float(right.mean() * (1 - right.mean()))
+        errors = {
+            name: estimate_shift(
+                **inputs, method=SEESem(features=(name,), shrinkage=10.0), replicates=0
+            ).analytic_errors[0]
+            for name in inputs["source"]
+        }
+        worst = max(errors, key=errors.get)
+        power = report.diagnostics["power"]
+        assert power == pytest.approx(spread / errors[worst] ** 2, rel=1e-6)
+        assert power < FEW_LABELS_OTHERWISE
+        assert report.status == "weak"
+        assert any(f"{worst} may have shifted with the label unseen" in r for r in report.reasons)
+
+    def test_more_rows_would_have_shown_it(self):
+        report = estimate_shift(**self.quiet(6000), confidence=None)
+        assert report.diagnostics["power"] > FEW_LABELS_OTHERWISE
+        assert report.status == "identified"
+
+    def test_an_answer_that_names_a_feature_needs_no_such_doubt(self):
+        report = estimate_shift(**drawn_world(0, 2000, 2000).inputs(), confidence=None)
+        assert report.shifted_features
+        assert "power" not in report.diagnostics
 
 
 class TestPassedOver:

@@ -35,7 +35,7 @@ def by_cvxpy(score, mass, prior):
     share = cp.Variable(len(prior), nonneg=True)
     value = mass @ cp.log(score @ share) + prior @ cp.log(share)
     problem = cp.Problem(cp.Maximize(value), [cp.sum(share) == 1])
-    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10)
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9)
     return share.value
 
 

@@ -215,14 +215,14 @@ def _covariance(values: Tensor, count: Tensor) -> Tensor:
 def simplest(score: Tensor, error: Tensor, rank: Tensor, limit: float = STANDARD_ERRORS) -> Tensor:
     """(...,) the best hypothesis of the lowest rank whose best is not clearly behind.
 
-    That one must be clearly ahead of the simplest of all itself, which is taken otherwise: of many
-    complex hypotheses one is ahead by chance, and what it rules out is no evidence for another.
+    That one must itself be STANDARD_ERRORS ahead of the simplest of all, which is taken otherwise:
+    of many complex ones some are ahead by chance, and what they rule out is no evidence for others.
 
     Args:
         score: (..., H), zero for "nothing".
         error: (H, H) standard errors of differences.
         rank: (H,) int64, 0 the simplest; of equal rank, the higher score is preferred.
-        limit: standard errors that count as clearly behind or ahead.
+        limit: standard errors that count as clearly behind.
     """
     best = score.argmax(dim=-1, keepdim=True)
     highest = score.gather(-1, best)
@@ -238,5 +238,5 @@ def simplest(score: Tensor, error: Tensor, rank: Tensor, limit: float = STANDARD
     found = leader.gather(-1, lowest)
     simple = leader[..., :1]
     lead = score.gather(-1, found) - score.gather(-1, simple)
-    unclear = of_rank[0].any() & (lead <= limit * error[found, simple] + TIE)
+    unclear = of_rank[0].any() & (lead <= STANDARD_ERRORS * error[found, simple] + TIE)
     return torch.where(unclear, simple, found).squeeze(-1)

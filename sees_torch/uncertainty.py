@@ -173,12 +173,13 @@ def _shares(
         return chosen, {hypotheses.chosen: torch.ones_like(here[:, 0], dtype=torch.float64)}
     score = choice.evidence.score(here, there)
     chosen = choice.pick(score, RESAMPLED_STANDARD_ERRORS)
-    if not average:
+    members = choice.averaged if average else choice.resampled
+    if not members:
         return chosen, {
             place: (chosen == place).to(torch.float64) for place in torch.unique(chosen).tolist()
         }
     shares = choice.shares(score).to(torch.float64)
-    return chosen, {place: shares[:, place] for place in choice.averaged}
+    return chosen, {place: shares[:, place] for place in members}
 
 
 def _parts(source: Source, target: Target, replicates: int, memory: int) -> Iterator[int]:

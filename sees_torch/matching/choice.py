@@ -92,6 +92,8 @@ class Choice:
         chosen: position of the chosen one.
         averaged: positions of those that the gap is averaged over, in order; empty to take the
             chosen one's gap.
+        resampled: the same for resamples, where the chosen one alone has a share that counts:
+            it and others that would have one in some resamples; empty to choose anew in each.
         silent: positions of those that would be averaged if labels could be told apart in their
             cells, without which they know nothing of the gap.
         fitted: matches of those that were fitted to all rows, by position; of all averaged ones.
@@ -104,6 +106,7 @@ class Choice:
     eligible: Tensor
     chosen: int
     averaged: tuple[int, ...] = ()
+    resampled: tuple[int, ...] = ()
     silent: tuple[int, ...] = ()
     fitted: Mapping[int, Match] = field(default_factory=dict)
     dispersion: float = 1.0
@@ -157,15 +160,15 @@ class Choice:
         error = self.evidence.standard_errors[best]
         return ((score[best] - score) / error.clamp_min(1e-37)).where(score < score[best], 0.0)
 
-    def likely(self, open_to: Tensor) -> list[int]:
+    def likely(self, open_to: Tensor, least: float = LEAST_SHARE) -> list[int]:
         """Those of `open_to` whose share in an average over all of them would count."""
         usable = torch.where(open_to, self._log_odds(self.evidence.score()), -torch.inf)
-        return (usable.softmax(dim=0) >= LEAST_SHARE).nonzero().squeeze(1).tolist()
+        return (usable.softmax(dim=0) >= least).nonzero().squeeze(1).tolist()
 
     def shares(self, score: Tensor) -> Tensor:
         """(..., H) share of every hypothesis in the average, by scores (..., H)."""
         usable = torch.full_like(score, -torch.inf)
-        members = list(self.averaged)
+        members = list(self.averaged or self.resampled)
         usable[..., members] = self._log_odds(score)[..., members]
         return usable.softmax(dim=-1)
 

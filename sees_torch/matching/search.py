@@ -34,7 +34,14 @@ from sees_torch.matching.sees_em import (
     held_out_shares,
     label_weights,
 )
-from sees_torch.matching.selection import Evidence, Folds, induced_ratio, misfit, thinned
+from sees_torch.matching.selection import (
+    LEAST_SHARE,
+    Evidence,
+    Folds,
+    induced_ratio,
+    misfit,
+    thinned,
+)
 from sees_torch.statistics.counted import shared_features
 from sees_torch.statistics.subsets import subsets_of
 
@@ -52,6 +59,8 @@ CONTESTED = 2 / 3
 """Standard errors that "nothing shifted" may be behind the best before it is doubted and gaps are
 averaged. With 0.6 small samples that shifted err less, but where nothing did intervals are more
 than half as wide again as those of somebody who knows; with 3/4 a third."""
+RESAMPLED_SHARE = LEAST_SHARE / 20
+"""A hypothesis with such a share may have one that counts in a resample."""
 MOST_REFUSED = 8
 MOST_PAIRS = 60
 """More pairs of features than this are not all tried: only those of the best single ones."""
@@ -274,7 +283,11 @@ class Search:
             members = choice.likely(open_to)
             hopeless = [place for place in members if self._hopeless(self._fit(place))]
             if not hopeless:
-                averaged = () if members == [choice.chosen] else tuple(members)
                 silent = (~open_to).nonzero().squeeze(1).tolist()
-                return replace(choice, averaged=averaged, silent=tuple(silent))
+                choice = replace(choice, silent=tuple(silent))
+                if members != [choice.chosen]:
+                    return replace(choice, averaged=tuple(members))
+                near = choice.likely(open_to, RESAMPLED_SHARE)
+                known = [place for place in near if not self._hopeless(self._fit(place))]
+                return replace(choice, resampled=tuple(known))
             open_to[hopeless] = False

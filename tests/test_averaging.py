@@ -302,6 +302,26 @@ class TestOdds:
         assert choice.dispersion > 1
 
 
+class TestResamples:
+    def test_of_a_clear_answer_average_what_is_open_in_them(self):
+        """One hypothesis has nearly all of the odds, but resamples may see it otherwise."""
+        for seed in range(20):
+            pair = drawn_world(seed, 600, 600, features=5)
+            report = estimate_shift(**pair.inputs(), replicates=50)
+            choice = report.match.choice
+            if len(choice.resampled) > 1:
+                break
+        assert not choice.averaged
+        assert choice.chosen in choice.resampled
+        shares = choice.shares(choice.evidence.score())
+        others = [place for place in choice.resampled if place != choice.chosen]
+        assert float(shares[others].max()) < LEAST_SHARE
+        low, high = report.interval
+        assert low < report.gap < high
+        asked = estimate_shift(**pair.inputs(), estimator="eff", replicates=50)
+        assert not asked.match.choice.resampled
+
+
 class TestNoAverage:
     def test_nothing_shifted_speaks_for_itself(self):
         pair = drawn_world(0, 2000, 2000, shifted=0, strength=0.0)

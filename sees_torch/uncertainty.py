@@ -3,8 +3,9 @@
 A replicate gives every row a Poisson number of copies. In each, features are named anew from the
 held-out ratios, and the gap is estimated anew: as the average over hypotheses by their shares in
 that replicate, or, where nothing shifted or a method averages none, under the hypothesis named. The
-calibration moves by one Newton step, and the gap with it, to first order. The held-out ratios are not fitted again: they
-were fitted without the rows they are judged on. So a replicate costs a few passes over the rows.
+calibration moves by one Newton step, and the gap with it, to first order. The held-out ratios are
+not fitted again: they were fitted without the rows they are judged on. So a replicate costs a few
+passes over the rows.
 """
 
 from __future__ import annotations

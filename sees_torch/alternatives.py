@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sees_torch.data import Source, Target
+from sees_torch.data.samples import is_population
 from sees_torch.efficient import cells_of, mean_variance, variance, worst_condition
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
 from sees_torch.matching import Match
@@ -154,14 +155,16 @@ def power(
 
     Returns:
         The number, and the position of the feature; of features that are not ruled out and in
-        whose cells labels can be told apart. None if there is none, or so many rows that every
-        one would be worth many.
+        whose cells labels can be told apart. None if there is none, if the answer names features
+        with the label, or of so many rows that every one would be worth many.
     """
     choice, values = hypotheses.choice, row_values(source, target, metric)
-    assert choice is not None
+    chosen = hypotheses.fit(hypotheses.chosen)[1]
+    named = len(chosen.features) > 0 and chosen.estimator is None
+    if choice is None or named or is_population(source, target):
+        return None
     if max(len(source), len(target)) > SCREENED:
         return None
-    chosen = hypotheses.fit(hypotheses.chosen)[1]
     found = []
     for place, behind in enumerate(choice.behind.tolist()):
         candidate = choice.candidates[place]

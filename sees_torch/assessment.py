@@ -24,7 +24,7 @@ from sees_torch.data.tables import Name
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
 from sees_torch.estimates import Estimate, Points, point_estimates
 from sees_torch.gap import Gap, Metric, is_rate
-from sees_torch.identifiability import judge, names_with_labels
+from sees_torch.identifiability import judge
 from sees_torch.intervals import doubted, interval_kind, spread
 from sees_torch.matching import Match, Method
 from sees_torch.report import ShiftReport
@@ -83,13 +83,7 @@ def report_match(
         selection = _selection(source, match, resamples)
         figures = _figures(source, target, match, weights)
         figures |= _evidence(source, target, match, metrics[0], estimates[0], errors[0], selection)
-        worst = None
-        if (
-            choice is not None
-            and not names_with_labels(match)
-            and not is_population(source, target)
-        ):
-            worst = power(source, target, hypotheses, metrics[0])
+        worst = power(source, target, hypotheses, metrics[0])
         if worst is not None:
             figures["power"] = worst[0]
         figures = {name: value for name, value in figures.items() if math.isfinite(value)}

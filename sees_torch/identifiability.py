@@ -141,11 +141,6 @@ def _doubt_resolution(doubts: _Doubts, match: Match, d: int, figures: dict[str, 
         )
 
 
-def names_with_labels(match: Match) -> bool:
-    """The answer names features that shifted together with the label."""
-    return len(match.features) > 0 and match.estimator is None
-
-
 def _doubt_precision(doubts: _Doubts, figures: dict[str, float], unseen: Name | None) -> None:
     """Is the estimate worth enough labelled rows?"""
     worth = figures.get("label_equivalent", float("inf"))

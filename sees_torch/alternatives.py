@@ -29,7 +29,7 @@ class Alternative:
 
     Attributes:
         place: among the candidates.
-        score: held-out two-sample score, higher is better.
+        score: two-sample score, higher is better.
         behind: how far it is behind the best, in standard errors.
         gap: its estimate of the headline metric's gap; error: the analytic standard error.
         rival: it is as simple as the chosen hypothesis and explains the target as well.

@@ -1,11 +1,11 @@
 """How sure is the gap? A Poisson bootstrap of both samples, and the analytic error beside it.
 
 A replicate gives every row a Poisson number of copies. In each, features are named anew from the
-held-out ratios, and the gap is estimated anew: as the average over hypotheses by their shares in
-that replicate, or, where nothing shifted or a method averages none, under the hypothesis named. The
-calibration moves by one Newton step, and the gap with it, to first order. The held-out ratios are
-not fitted again: they were fitted without the rows they are judged on. So a replicate costs a few
-passes over the rows.
+ratios of all hypotheses, and the gap is estimated anew: as the average over hypotheses by their
+shares in that replicate, or, where nothing shifted or a method averages none, under the hypothesis
+named. The calibration moves by one Newton step, and the gap with it, to first order. The ratios are
+not fitted again: what they gain from the rows they were fitted to is charged for. So a replicate
+costs a few passes over the rows.
 """
 
 from __future__ import annotations

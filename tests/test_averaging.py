@@ -10,7 +10,7 @@ from worlds import drawn_world, exact_world
 from sees_torch import Auto, SEESem, estimate_shift
 from sees_torch.alternatives import MOST_BESIDE
 from sees_torch.identifiability import MOSTLY, _doubt_features, _Doubts
-from sees_torch.matching.candidates import ODDS
+from sees_torch.matching.candidates import ODDS, UNMOVED
 from sees_torch.matching.choice import LEAST_NEW
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED, Search
@@ -194,7 +194,7 @@ class TestVerdict:
         assert report.status == "not_identified"
 
     def test_some_are(self):
-        pair = drawn_world(23, 400, 400, features=5, strength=0.6, shifted=2)
+        pair = drawn_world(28, 400, 400, features=5, strength=0.6, shifted=2)
         said = " ".join(estimate_shift(**pair.inputs(), confidence=None).reasons)
         assert "of the averaged gap is of hypotheses that name these features" in said
 
@@ -248,9 +248,10 @@ class TestShown:
 class TestOdds:
     def test_each_feature_after_the_first_costs_the_same(self, contested):
         for candidate in contested[1].match.choice.candidates:
-            more = 2 if candidate.is_dense else max(len(candidate.features) - 1, 0)
+            more = 3 if candidate.is_dense else max(len(candidate.features) - 1, 0)
             without_labels = candidate.words in ("features, not labels", "covariates only")
-            assert candidate.odds == pytest.approx(ODDS ** (more + without_labels))
+            expected = UNMOVED if candidate.words == "nothing" else ODDS ** (more + without_labels)
+            assert candidate.odds == pytest.approx(expected)
 
     @pytest.mark.parametrize("dispersion", [1.0, 4.0])
     def test_evidence_counts_less_where_no_hypothesis_explains_the_data(

@@ -45,7 +45,7 @@ from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.batch import Batch
 from sees_torch.matching.cells import fit_cells, fit_shares
 from sees_torch.matching.penalised import BasisProblem
-from sees_torch.matching.selection import Evidence, Folds, simplest
+from sees_torch.matching.selection import Evidence, Folds, Ratios, simplest
 from sees_torch.matching.table_fits import fit_tables
 from sees_torch.refinement import Refinement, _columns
 from sees_torch.resamples import Resample
@@ -359,8 +359,10 @@ def test_gradients_of_calibration(cuda):
 
 def test_evidence_and_choice(cuda):
     source, target = cuda(SAMPLES[0]), cuda(SAMPLES[1])
-    ratios = cuda([(torch.ones(2, 60), torch.ones(2, 50)), (torch.ones(1, 60), torch.ones(1, 50))])
-    ratios = [tuple(ratio.double() for ratio in pair) for pair in ratios]
+    ratios = [
+        Ratios.of(*(cuda(torch.ones(size, dtype=torch.float64)) for size in ((k, 60), (k, 50), k)))
+        for k in (2, 1)
+    ]
     evidence = Evidence.of(source, target, ratios)
     score, error = evidence.score(), evidence.standard_errors
     here, there = (cuda(torch.ones(4, k, dtype=torch.float64)) for k in (60, 50))
@@ -369,7 +371,8 @@ def test_evidence_and_choice(cuda):
     assert on_cuda(score, error, again, simplest(again, error, cuda(torch.tensor([0, 2, 1]))))
     folds = cuda(FOLDS)
     assert on_cuda(folds.training(source, target))
-    assert on_cuda(folds.held_out(cuda(torch.ones(5, 2, 110, dtype=torch.float64))))
+    held_out = folds.held_out(cuda(torch.ones(15, 2, 110, dtype=torch.float64)))
+    assert on_cuda(held_out.here, held_out.there, held_out.parameters)
 
 
 def test_probabilities_refined_by_features(cuda):

@@ -1,9 +1,8 @@
-"""Both samples under many sets of row multiplicities: folds, resamples, strengths of a prior."""
+"""Both samples under one or many sets of row multiplicities, such as resamples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -84,28 +83,6 @@ class Batch:
         """What does not depend on the cells where rows are merged."""
         return bins_of(self)
 
-    def repeated(self, times: int) -> Batch:
-        """The same sets of multiplicities so many times over."""
-        return replace(
-            self,
-            source_count=self.source_count.repeat(times, 1),
-            target_count=self.target_count.repeat(times, 1),
-        )
-
     def bytes_per_subset(self) -> int:
         """What the intermediate tensors of one subset take, about, for one set of counts."""
         return 8 * 10 * self.n_labels * len(self.codes)
-
-    def parts(self, n_subsets: int, memory: int) -> Iterator[tuple[int, Batch]]:
-        """As many sets of multiplicities at a time as fit into so many bytes, and the first."""
-        step = max(1, memory // (n_subsets * self.bytes_per_subset()))
-        for first in range(0, len(self), step):
-            last = first + step
-            yield (
-                first,
-                replace(
-                    self,
-                    source_count=self.source_count[first:last],
-                    target_count=self.target_count[first:last],
-                ),
-            )

@@ -14,12 +14,16 @@ from sees_torch.matching.sees_em import CellShares, SEESem
 ODDS = 1 / 30
 """Odds, before any data, of each feature after the first that it shifted as well: there are many,
 and a true set with a feature too many explains the data as well as the true set. A shift of many
-features counts as one of three. Also the odds that features shifted and the labels given them did
+features counts as one of four. Also the odds that features shifted and the labels given them did
 not: the data can hardly tell, and natural shifts of features nearly always move labels."""
+
+UNMOVED = 1.5
+"""Odds that nothing shifted, against labels only or any single feature with them. With 1 intervals
+are more than half as wide again, where nothing shifted, as those of somebody who knows."""
 
 
 def nothing() -> Candidate:
-    return Candidate("nothing", NoShift(), (), NOTHING)
+    return Candidate("nothing", NoShift(), (), NOTHING, UNMOVED)
 
 
 def table(
@@ -46,9 +50,9 @@ def shares(names: Sequence[Name], members: tuple[int, ...]) -> Candidate:
 
 def covariates(method: CovariatesOnly) -> Candidate:
     """Any features; labels given them stayed."""
-    return Candidate("covariates only", method, (), COVARIATES, ODDS**3)
+    return Candidate("covariates only", method, (), COVARIATES, ODDS**4)
 
 
 def many(method: SEESc) -> Candidate:
     """Labels and any features."""
-    return Candidate("labels and many features", method, (), MANY, ODDS**2)
+    return Candidate("labels and many features", method, (), MANY, ODDS**3)

@@ -11,14 +11,14 @@ pi_a the label shares of the cell's source rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from sees_torch.efficient import FEW_ROWS
 from sees_torch.matching.batch import Batch
-from sees_torch.matching.coarse import coarse
+from sees_torch.matching.coarse import MANY_ROWS, coarse
 from sees_torch.solvers.implicit import offset_solution, share_solution, wants_graph
 from sees_torch.solvers.mixture import (
     cell_mixtures,
@@ -47,6 +47,7 @@ class CellWeights:
         visited: (B, A) cells with source rows.
         unseen: (B, S) share of the target in other cells.
         residual: (B, A) squared Newton decrement of the cell's shares, in rows.
+        parameters: (B, S) numbers that the rows decided, and not the prior.
         converged: every solve reached its tolerance.
         blind: weights are the same for every label.
     """
@@ -58,13 +59,9 @@ class CellWeights:
     visited: Tensor
     unseen: Tensor
     residual: Tensor
+    parameters: Tensor
     converged: bool
     blind: bool = False
-
-    def part(self, first: int, last: int) -> CellWeights:
-        """Those under some of the sets of multiplicities."""
-        tensors = ("weight", "fallback", "offset", "visited", "unseen", "residual")
-        return replace(self, **{name: getattr(self, name)[first:last] for name in tensors})
 
     def on_rows(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B, n, L) and (B, m, L) weights of all rows; for a single subset."""
@@ -100,7 +97,7 @@ class CellWeights:
 def fit_cells(
     batch: Batch,
     subsets: Subsets,
-    shrinkage: float | Tensor,
+    shrinkage: float,
     fallback: Tensor | None = None,
     few_rows: float = FEW_ROWS,
 ) -> CellWeights:
@@ -109,8 +106,7 @@ def fit_cells(
     Args:
         batch: both samples.
         subsets: feature subsets to fit, each on its own.
-        shrinkage: Dirichlet pseudo-rows that pull a cell's label shares towards label shift, one
-            number, or (B, 1) of them.
+        shrinkage: Dirichlet pseudo-rows that pull a cell's label shares towards label shift.
         fallback: (B, L) label-shift weights; ones where they are what is being fitted.
         few_rows: a cell in which some class has about so many source rows or fewer keeps to the
             label shift: what its target rows seem to say is mostly the source's noise.
@@ -151,11 +147,13 @@ def fit_cells(
     there = cell_sums(target_count, on_target, n_cells)
     fewest = torch.where(per_label > 0, per_label, torch.inf).amin(dim=1)
     doubt = (few_rows * batch.pseudo / fewest.clamp_min(1e-37)).square() * there
-    prior = (shrinkage * batch.pseudo + doubt)[:, None] * centre
-    prior = prior + torch.where(centre > 0, labelled, 0.0)
+    pseudo = (shrinkage * batch.pseudo + doubt)[:, None] * centre
+    prior = pseudo + torch.where(centre > 0, labelled, 0.0)
     mixed = torch.where((known < 0) & seen, target_count, 0.0)
     with torch.no_grad():
         shares = cell_mixtures(score, mixed, on_target, prior, tolerance=batch.tolerance)
+        free = shares.free(pseudo, torch.where(visited, there, 0.0))
+        parameters = _parameters(subsets, visited, torch.where(visited, free, 0.0), batch.n_labels)
     found = shares.value
     if wants_graph(score, prior):
         found = share_solution(score, mixed, on_target, prior, found)
@@ -165,7 +163,9 @@ def fit_cells(
     weight = torch.where(visited[:, None], weight, fallback[..., None])
     converged = bool(offsets.converged.all()) and bool(shares.converged.all())
     residual = torch.where(visited, shares.residual, 0.0)
-    return CellWeights(subsets, weight, fallback, offset, visited, unseen, residual, converged)
+    return CellWeights(
+        subsets, weight, fallback, offset, visited, unseen, residual, parameters, converged
+    )
 
 
 def fit_shares(batch: Batch, subsets: Subsets) -> CellWeights:
@@ -185,9 +185,25 @@ def fit_shares(batch: Batch, subsets: Subsets) -> CellWeights:
         rows > 0,
         unseen,
         nothing[:, 0],
+        _occupied(subsets, rows > 0) - 1,
         True,
         blind=True,
     )
+
+
+def _occupied(subsets: Subsets, visited: Tensor) -> Tensor:
+    """(B, S) visited cells of each subset."""
+    return cell_sums(visited.to(torch.float64), subsets.of_cell(), len(subsets))
+
+
+def _parameters(subsets: Subsets, visited: Tensor, free: Tensor, n_labels: int) -> Tensor:
+    """(B, S) numbers that the rows decided: shares of cells, and of labels in each.
+
+    Cells that the prior decides all take the label shift, whose L - 1 numbers the rows decide.
+    """
+    cells = _occupied(subsets, visited)
+    within = cell_sums(free, subsets.of_cell(), len(subsets)) * (1 - 1 / cells.clamp_min(1))
+    return cells - 1 + (n_labels - 1) + within
 
 
 def _cell_ratio(
@@ -204,11 +220,15 @@ def _cell_ratio(
     return gained / here.clamp_min(1e-37), lost / m_rows
 
 
-def chunks(batch: Batch, subsets: Subsets, memory: int) -> Iterator[tuple[slice, Subsets]]:
-    """The subsets in parts whose tensors fit into so many bytes, about, and where they are."""
-    step = max(1, memory // (len(batch) * batch.bytes_per_subset()))
+def chunks(batch: Batch, subsets: Subsets, memory: int) -> Iterator[Subsets]:
+    """The subsets in parts whose tensors fit into so many bytes, about.
+
+    Each alone where there are so many rows that those of its cells can be merged.
+    """
+    together = memory // (len(batch) * batch.bytes_per_subset())
+    step = max(1, together if len(batch.codes) < MANY_ROWS else 1)
     for first in range(0, len(subsets), step):
-        yield slice(first, first + step), subsets.part(first, first + step)
+        yield subsets.part(first, first + step)
 
 
 def _shifted(logits: Tensor, offset: Tensor, cell: Tensor, n_subsets: int) -> Tensor:

@@ -41,7 +41,7 @@ class Candidate:
         method: the method that fits it.
         features: positions of the shifted features, where the hypothesis names them.
         rank: its place in the order of simplicity, 0 the simplest.
-        odds: before any data, relative to the simplest; counts in averages only.
+        odds: before any data, relative to labels only; counts in averages only.
     """
 
     words: str
@@ -87,7 +87,7 @@ class Choice:
 
     Attributes:
         candidates: H hypotheses.
-        evidence: their held-out ratios.
+        evidence: their ratios.
         eligible: (H,) bool; those that could be chosen.
         chosen: position of the chosen one.
         averaged: positions of those that the gap is averaged over, in order; empty to take the

@@ -1,4 +1,4 @@
-"""Hypotheses about the shift with their held-out evidence, added from simple to complex."""
+"""Hypotheses about the shift with their evidence, added from simple to complex."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sees_torch.efficient import has_cells, worst_condition
 from sees_torch.errors import SeesWarning, SupportError
 from sees_torch.matching import candidates
 from sees_torch.matching.batch import Batch
+from sees_torch.matching.cells import CellWeights, fit_cells, fit_shares
 from sees_torch.matching.choice import (
     COVARIATES,
     FEATURES,
@@ -29,21 +30,22 @@ from sees_torch.matching.match import Match, quietly
 from sees_torch.matching.penalised import MOST_UNKNOWNS
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc
 from sees_torch.matching.sees_em import (
+    CAUTIOUS_ROWS,
     SHRINKAGE,
-    held_out_ratios,
-    held_out_shares,
+    fitted_ratios,
     label_weights,
 )
 from sees_torch.matching.selection import (
     LEAST_SHARE,
     Evidence,
     Folds,
+    Ratios,
     induced_ratio,
     misfit,
     thinned,
 )
 from sees_torch.statistics.counted import shared_features
-from sees_torch.statistics.subsets import subsets_of
+from sees_torch.statistics.subsets import Subsets, subsets_of
 
 SCREENED = 50_000
 """Feature sets are first compared on about so many distinct rows of each sample."""
@@ -55,10 +57,10 @@ CONTENDERS = 4
 """Feature sets of each size that are then compared on all rows."""
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""
-CONTESTED = 2 / 3
+CONTESTED = 0.7
 """Standard errors that "nothing shifted" may be behind the best before it is doubted and gaps are
-averaged. With 0.6 small samples that shifted err less, but where nothing did intervals are more
-than half as wide again as those of somebody who knows; with 3/4 a third."""
+averaged. With 3/4 small samples that shifted err more, with less intervals are wider where nothing
+did, and soon more than half as wide again as those of somebody who knows."""
 RESAMPLED_SHARE = LEAST_SHARE / 20
 """A hypothesis with such a share may have one that counts in a resample."""
 MOST_REFUSED = 8
@@ -70,7 +72,7 @@ TOLERANCE = 1e-5
 
 
 class Search:
-    """Hypotheses with their held-out ratios, as they are added."""
+    """Hypotheses with their ratios, as they are added."""
 
     def __init__(
         self,
@@ -81,16 +83,14 @@ class Search:
     ) -> None:
         self.source, self.target, self.memory = source, target, memory
         self.shrinkage = shrinkage
-        self.folds = Folds.deal(source, target)
-        self.counts = self.folds.training(source, target)
         self.candidates: list[Candidate] = []
-        self.ratios: list[tuple[Tensor, Tensor]] = []
+        self.ratios: list[Ratios] = []
         self.fitted: dict[int, Match] = {}
         self._compared: Evidence | None = None
 
     def add_nothing(self) -> None:
-        ratio = torch.ones_like(self.source.count)[None], torch.zeros_like(self.target.count)[None]
-        self._add([candidates.nothing()], ratio)
+        here, there = (torch.ones_like(each.count)[None] for each in (self.source, self.target))
+        self._add([candidates.nothing()], Ratios.of(here, there, torch.zeros_like(here[:, 0])))
 
     def add_tables(self, sparsity: int | None, screen: bool = True) -> None:
         """Labels alone, then more and more features; or all subsets of one size.
@@ -99,7 +99,7 @@ class Search:
             sparsity: the size, None for more and more.
             screen: of very many rows, compare on a part of them first.
         """
-        batch = Batch.of(self.source, self.target, *self.counts)
+        batch = Batch.of(self.source, self.target)
         d = len(batch.sizes)
         if not shared_features(batch.codes, batch.sizes, self.source, self.target):
             raise SupportError(
@@ -109,16 +109,18 @@ class Search:
         labels = label_weights(batch).weight[:, :, 0]
         names, settings = self.source.schema.names, (self.shrinkage, self.memory)
 
+        def fit(part: Batch, chosen: Subsets) -> CellWeights:
+            return fit_cells(part, chosen, SHRINKAGE, labels, CAUTIOUS_ROWS)
+
         def add(subsets: Iterable[tuple[int, ...]]) -> None:
             listed = list(subsets)
             if listed:
                 chosen = subsets_of(listed, batch.sizes, batch.codes.device)
                 if listed[0] and sparsity is None:
-                    shares = held_out_shares(batch, self.folds, chosen, self.memory)
+                    shares = fitted_ratios(batch, chosen, self.memory, fit_shares)
                     self._add([candidates.shares(names, members) for members in listed], shares)
-                found = held_out_ratios(batch, labels, self.folds, chosen, SHRINKAGE, self.memory)
                 tables = [candidates.table(names, members, *settings) for members in listed]
-                self._add(tables, found)
+                self._add(tables, fitted_ratios(batch, chosen, self.memory, fit))
 
         if screen and max(len(self.source), len(self.target)) > 2 * SCREENED:
             for contenders in self._contenders(sparsity):
@@ -176,25 +178,27 @@ class Search:
     def add_dense_path(self) -> None:
         """Shifts of many features: of covariates only, and with the label."""
         samples = self.source, self.target
+        folds = Folds.deal(*samples)
+        counts = folds.training(*samples)
+
+        def add(candidate: Candidate, match: Match, tables: tuple[Tensor, Tensor]) -> None:
+            """With its weights of all rows, fitted without each fold."""
+            self.fitted[len(self.candidates)] = match
+            self._add([candidate], folds.held_out(induced_ratio(*samples, tables)))
+
         covariates = CovariatesOnly(tolerance=TOLERANCE)
         found = quietly(covariates, *samples)
-        tables = covariates.refits(*samples, found, *self.counts)
-        self._add_dense(candidates.covariates(covariates), found, tables)
+        tables = covariates.refits(*samples, found, *counts)
+        add(candidates.covariates(covariates), found, tables)
         many = SEESc(tolerance=TOLERANCE)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeesWarning)
             path = many.path(*samples, ETAS)
-        refits = many.path_refits(*samples, ETAS, path, *self.counts)
+        refits = many.path_refits(*samples, ETAS, path, *counts)
         for eta, found, tables in zip(ETAS, path, refits, strict=True):
-            self._add_dense(candidates.many(replace(many, eta=eta)), found, tables)
+            add(candidates.many(replace(many, eta=eta)), found, tables)
 
-    def _add_dense(self, candidate: Candidate, match: Match, tables: tuple[Tensor, Tensor]) -> None:
-        """A dense hypothesis with its weights of all rows, fitted without each fold."""
-        ratio = induced_ratio(self.source, self.target, tables)
-        self.fitted[len(self.candidates)] = match
-        self._add([candidate], self.folds.held_out(ratio))
-
-    def _add(self, hypotheses: list[Candidate], ratios: tuple[Tensor, Tensor]) -> None:
+    def _add(self, hypotheses: list[Candidate], ratios: Ratios) -> None:
         self.candidates += hypotheses
         self.ratios.append(ratios)
         self._compared = None

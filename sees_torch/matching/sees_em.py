@@ -14,10 +14,9 @@ from sees_torch.data.tables import Name
 from sees_torch.errors import SchemaError, SeesError
 from sees_torch.matching.batch import Batch
 from sees_torch.matching.cells import CellWeights, chunks, fit_cells, fit_shares
-from sees_torch.matching.coarse import coarse
 from sees_torch.matching.match import Match, chosen_again, whole_number
 from sees_torch.matching.parameters import Parameters
-from sees_torch.matching.selection import MANY_ROWS, Folds, thinned
+from sees_torch.matching.selection import MANY_ROWS, Evidence, Ratios, thinned
 from sees_torch.solvers.solution import Status
 from sees_torch.statistics.products import MEMORY
 from sees_torch.statistics.subsets import Subsets, subsets_of
@@ -46,9 +45,9 @@ class SEESem(Parameters):
 
     Args:
         sparsity: how many features shift with the label: a number, or "auto" to let the
-            cross-fitted score decide between nothing, labels only, and 1, 2, ... features.
+            two-sample score decide between nothing, labels only, and 1, 2, ... features.
         features: the features that shift, by name, where they are known; then nothing is chosen.
-        shrinkage: strength of the prior in rows, or "auto" for the best by the held-out score.
+        shrinkage: strength of the prior in rows, or "auto" for the best by that score.
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.
     """
 
@@ -161,80 +160,37 @@ def label_weights(batch: Batch) -> CellWeights:
     return fit_cells(batch, nothing, LABEL_SHRINKAGE)
 
 
-def held_out_ratios(
-    batch: Batch, labels: Tensor, folds: Folds, subsets: Subsets, shrinkage: float, memory: int
-) -> tuple[Tensor, Tensor]:
-    """(S, n) ratios of every subset, and (S, m) their logarithms, on rows it was fitted without.
+def fitted_ratios(
+    batch: Batch, subsets: Subsets, memory: int, fit: Callable[[Batch, Subsets], CellWeights]
+) -> Ratios:
+    """Of every subset, some at a time, as memory and the processor's cache allow.
 
     Args:
-        batch: the samples without each fold in turn.
-        labels: (F, L) label-shift weights of these.
-        folds: the folds.
+        batch: both samples.
         subsets: of features.
-        shrinkage: pseudo-rows of the prior.
         memory: bytes.
+        fit: to the batch, of some subsets.
     """
-
-    def fit(part: Batch, chosen: Subsets, first: int) -> CellWeights:
-        centre = labels[first : first + len(part)]
-        return fit_cells(part, chosen, shrinkage, centre, CAUTIOUS_ROWS)
-
-    return _held_out(batch, folds, subsets, memory, fit, merge=True)
-
-
-def held_out_shares(
-    batch: Batch, folds: Folds, subsets: Subsets, memory: int
-) -> tuple[Tensor, Tensor]:
-    """The same when only the cells' shares shifted, whatever the label."""
-    return _held_out(
-        batch, folds, subsets, memory, lambda part, chosen, _: fit_shares(part, chosen), merge=False
-    )
-
-
-def _held_out(
-    batch: Batch,
-    folds: Folds,
-    subsets: Subsets,
-    memory: int,
-    fit: Callable[[Batch, Subsets, int], CellWeights],
-    merge: bool,
-) -> tuple[Tensor, Tensor]:
-    """Some subsets and some folds at a time, as memory and the processor's cache allow."""
-    memory = min(memory, CACHED)
-    n, m = len(batch.labels), len(batch.known)
-    here = batch.logits.new_zeros(len(subsets), n)
-    there = batch.logits.new_zeros(len(subsets), m)
-    for place, chosen in chunks(batch, subsets, memory):
-        rows = coarse(batch, chosen) if merge else batch
-        for first, part in rows.parts(len(chosen), memory):
-            fitted = fit(part, chosen, first)
-            step = max(1, memory // (len(chosen) * batch.bytes_per_subset()))
-            for begin in range(0, len(part), step):
-                found = fitted.part(begin, begin + step).ratio(batch)
-                ratio, logs = folds.held_out(found, first + begin)
-                here[place] += ratio
-                there[place] += logs
-    return here, there
+    n, found = len(batch.labels), []
+    for chosen in chunks(batch, subsets, min(memory, CACHED)):
+        fitted = fit(batch, chosen)
+        ratio = fitted.ratio(batch)[0]
+        found.append(Ratios.of(ratio[:, :n], ratio[:, n:], fitted.parameters[0]))
+    return Ratios.together(found)
 
 
 def best_shrinkage(source: Source, target: Target, members: tuple[int, ...]) -> float:
-    """The strength of the prior with the best held-out score, on part of very many rows."""
+    """The strength of the prior with the best score, on part of very many rows."""
     source, target = thinned(source, MANY_ROWS), thinned(target, MANY_ROWS)
-    folds = Folds.deal(source, target)
-    batch = Batch.of(source, target, *folds.training(source, target))
+    batch = Batch.of(source, target)
     subset = subsets_of([members], batch.sizes, batch.codes.device)
     labels = label_weights(batch).weight[:, :, 0]
-    # Few rows are fitted with every strength at once, many with one after the other.
-    together = len(SHRINKAGES) if len(batch) * batch.bytes_per_subset() < CACHED else 1
-    scores: list[Tensor] = []
-    for strength in torch.tensor(SHRINKAGES).to(batch.logits).split(together):
-        each = strength.repeat_interleave(len(batch))[:, None]
-        many, centre = batch.repeated(len(strength)), labels.repeat(len(strength), 1)
-        ratio = fit_cells(many, subset, each, centre, CAUTIOUS_ROWS).ratio(many)
-        for one in ratio.split(len(batch)):
-            here, there = folds.held_out(one)
-            scores.append(there @ target.mass - (here @ source.mass).log())
-    return SHRINKAGES[int(torch.cat(scores).argmax())]
+
+    def fit(strength: float) -> Callable[[Batch, Subsets], CellWeights]:
+        return lambda part, chosen: fit_cells(part, chosen, strength, labels, CAUTIOUS_ROWS)
+
+    ratios = [fitted_ratios(batch, subset, CACHED, fit(strength)) for strength in SHRINKAGES]
+    return SHRINKAGES[int(Evidence.of(source, target, ratios).score().argmax())]
 
 
 def positions(source: Source, features: tuple[Name, ...]) -> tuple[int, ...]:

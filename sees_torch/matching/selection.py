@@ -1,8 +1,11 @@
-"""Which hypothesis about the shift do the data support? A cross-fitted two-sample score.
+"""Which hypothesis about the shift do the data support? A two-sample score.
 
-Every hypothesis is fitted on part of both samples and gives a density ratio r(x) for the rest. Its
-score there is  mean_t log r - log mean_s r: the second term charges for what a ratio gains by
-chance from the finite source, which the target's likelihood alone does not see.
+Every hypothesis gives a density ratio r(x). Its score is  mean_t log r - log mean_s r - cost: the
+second term charges for what a ratio gains by chance from the finite source, which the target's
+likelihood alone does not see. Ratios that were fitted to rows they were not fitted to are judged as
+they are. Tables are fitted to all rows, and pay for it: k numbers that n and m rows decided gain
+k / 2 (1/n + 1/m) on these rows and lose as much on others, so the cost is k (1/n + 1/m). That is
+the score on rows held out, averaged over all ways of holding some out: without the luck of one.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ Sample = TypeVar("Sample", Source, Target)
 FOLDS = 5
 DEALS = 3
 """Rows are dealt into folds so many times, and scores are averaged: the luck of a single deal moves
-a score by more than a hypothesis too many costs it."""
+a score by more than a number too many costs it."""
 ONE_DEAL_ROWS = 20_000
 """From so many rows on one deal will do: its luck stays as it is, what a shift adds grows."""
 ONE_DEAL_ENTRIES = 1000
@@ -40,11 +43,11 @@ feature too many gains by that grows with the rows as a shift does."""
 RESAMPLED_STANDARD_ERRORS = 2 * STANDARD_ERRORS
 """The same in a bootstrap resample, whose score carries the noise of the sample and its own."""
 TEMPER = 0.7
-"""Held-out log-likelihoods count by this much when hypotheses are averaged: folds share rows."""
+"""Log-likelihoods count by this much when hypotheses are averaged: none is quite right."""
 LEAST_SHARE = 0.02
 """Hypotheses with a smaller share are left out of the average."""
 LEAST_RATIO = 1e-3
-"""Held-out ratios are floored here, so that no single row decides."""
+"""Ratios are floored here, so that no single row decides."""
 TIE = 1e-9
 """Scores of populations, which have no noise, are equal when closer than this."""
 
@@ -80,21 +83,38 @@ class Folds:
             target.count[:, None] * (1 - self.target)
         ).T
 
-    def held_out(self, ratio: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """(S, n) ratios and (S, m) logarithms of ratios, each fitted without the row.
-
-        Averages over the deals.
-
-        Args:
-            ratio: (F, S, n + m), fitted without each fold.
-            first: number of the first of these folds; what several parts give is added.
-        """
-        n, folds = len(self.source), slice(first, first + len(ratio))
+    def held_out(self, ratio: Tensor) -> Ratios:
+        """Ratios that were each fitted without the row, from (F, S, n + m) without each fold."""
+        n = len(self.source)
         logs = ratio[..., n:].clamp_min(LEAST_RATIO).log()
-        return (
-            torch.einsum("fsn,nf->sn", ratio[..., :n], self.source[:, folds]) / self.deals,
-            torch.einsum("fsm,mf->sm", logs, self.target[:, folds]) / self.deals,
-        )
+        here = torch.einsum("fsn,nf->sn", ratio[..., :n], self.source) / self.deals
+        there = torch.einsum("fsm,mf->sm", logs, self.target) / self.deals
+        return Ratios(here, there, torch.zeros_like(here[:, 0]))
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Density ratios of S hypotheses on all rows.
+
+    Attributes:
+        here: (S, n) on the source; there: (S, m) logarithms on the target.
+        parameters: (S,) numbers that were fitted to the very rows that the ratios are of.
+    """
+
+    here: Tensor
+    there: Tensor
+    parameters: Tensor
+
+    @classmethod
+    def of(cls, here: Tensor, there: Tensor, parameters: Tensor) -> Ratios:
+        """From ratios on both samples."""
+        return cls(here, there.clamp_min(LEAST_RATIO).log(), parameters)
+
+    @classmethod
+    def together(cls, parts: Sequence[Ratios]) -> Ratios:
+        """Hypotheses one after the other."""
+        columns = zip(*((part.here, part.there, part.parameters) for part in parts), strict=True)
+        return cls(*(torch.cat(column) for column in columns))
 
 
 def thinned(sample: Sample, rows: int) -> Sample:
@@ -113,35 +133,38 @@ def induced_ratio(source: Source, target: Target, tables: tuple[Tensor, Tensor])
 
 @dataclass(frozen=True)
 class Evidence:
-    """Held-out ratios of H hypotheses on both samples.
+    """Ratios of H hypotheses on both samples.
 
     Attributes:
         on_source: (H, n) r / mean_s r.
         on_target: (H, m) log r - log mean_s r.
+        cost: (H,) what scores gain by chance, from the rows that ratios were fitted to.
         source_count: (n,); target_count: (m,) multiplicities.
         population: there is no sampling noise.
     """
 
     on_source: Tensor
     on_target: Tensor
+    cost: Tensor
     source_count: Tensor
     target_count: Tensor
     population: bool
 
     @classmethod
-    def of(
-        cls, source: Source, target: Target, ratios: Sequence[tuple[Tensor, Tensor]]
-    ) -> Evidence:
-        """From held-out ratios (S, n) and their logarithms (S, m), a pair a family."""
-        on_source = torch.cat([here for here, _ in ratios]).clamp_min(LEAST_RATIO)
-        on_target = torch.cat([there for _, there in ratios])
+    def of(cls, source: Source, target: Target, ratios: Sequence[Ratios]) -> Evidence:
+        """From the ratios of all hypotheses."""
+        found = Ratios.together(ratios)
+        on_source = found.here.clamp_min(LEAST_RATIO)
         mean = on_source @ source.mass
+        population = is_population(source, target)
+        a_row = 0.0 if population else 1 / source.total + 1 / target.total
         return cls(
             on_source / mean[:, None],
-            on_target - mean.log()[:, None],
+            found.there - mean.log()[:, None],
+            found.parameters.to(mean) * a_row,
             source.count,
             target.count,
-            is_population(source, target),
+            population,
         )
 
     def score(
@@ -151,7 +174,8 @@ class Evidence:
         here = self.source_count if source_count is None else source_count
         there = self.target_count if target_count is None else target_count
         log_mean = (here @ self.on_source.T / here.sum(dim=-1, keepdim=True)).log()
-        return there @ self.on_target.T / there.sum(dim=-1, keepdim=True) - log_mean
+        gained = there @ self.on_target.T / there.sum(dim=-1, keepdim=True) - log_mean
+        return gained - self.cost
 
     def log_odds(self, score: Tensor) -> Tensor:
         """(..., H) logarithm of how well each explains both samples, up to a constant.
@@ -180,7 +204,7 @@ def misfit(source: Source, target: Target, ratio: Tensor) -> float:
 
     Args:
         source, target: the samples.
-        ratio: (m,) held-out r on the target, divided by its mean over the source.
+        ratio: (m,) r on the target, divided by its mean over the source.
 
     Returns:
         The largest z-score over what the largest of so many independent ones would be; above

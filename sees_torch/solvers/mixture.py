@@ -7,6 +7,8 @@ dimension, so a step costs a few passes and one batch of L x L solves, however m
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,31 @@ LIFT = 1e-4
 """Where a share near zero that should grow is put."""
 CHECK_EVERY = 2
 """Steps between looks at the residual: each look waits for the device."""
+
+
+@dataclass(frozen=True)
+class Mixtures(Solution):
+    """Shares of all cells.
+
+    Attributes:
+        curvature: (B, A, L, L) of the loss in relative steps, q -> q (1 - z), to which the prior
+            adds its pseudo-rows.
+    """
+
+    curvature: Tensor
+
+    def free(self, pseudo: Tensor, rows: Tensor) -> Tensor:
+        """(B, A) how many shares of every cell its rows decide, and not the prior: 0 to L - 1.
+
+        Args:
+            pseudo: (B, L, A) pseudo-rows; a prior may also hold known labels, which are rows.
+            rows: (B, A) of the cell.
+        """
+        held = torch.linalg.solve_ex(self.curvature, torch.diag_embed(pseudo.movedim(1, -1))).result
+        # Shares sum to one: one direction less, as far as the rows decide it.
+        summed = rows / (rows + pseudo.sum(dim=1)).clamp_min(1e-37)
+        live = (pseudo > 0).sum(dim=1)
+        return (live - held.diagonal(dim1=-2, dim2=-1).sum(dim=-1) - summed).clamp_min(0.0)
 
 
 def class_offsets(
@@ -81,7 +108,7 @@ def cell_mixtures(
     *,
     tolerance: float = 1e-8,
     max_steps: int = 200,
-) -> Solution:
+) -> Mixtures:
     """Shares q_a that maximise  sum mu log(score . q_a) + sum_y prior log q_a(y)  in every cell.
 
     q_a lies on the simplex; prior are Dirichlet pseudo-rows, 0 for a class that cannot occur. The
@@ -99,7 +126,7 @@ def cell_mixtures(
         max_steps: Newton steps.
 
     Returns:
-        Solution with value (B, L, A) and residual (B, A); cells without rows return their prior.
+        Mixtures with value (B, L, A) and residual (B, A); cells without rows return their prior.
     """
     tolerance = attainable(tolerance, score.dtype)
     cells = prior.shape[-1]
@@ -151,7 +178,8 @@ def cell_mixtures(
         if step % CHECK_EVERY == 0 and bool((residual <= tolerance).all()):
             break
     share = share / share.sum(dim=1, keepdim=True).clamp_min(1e-37)
-    return Solution(share, torch.ones_like(residual), residual, residual <= tolerance, step)
+    ones = torch.ones_like(residual)
+    return Mixtures(share, ones, residual, residual <= tolerance, step, curve)
 
 
 def cell_sums(entries: Tensor, cell: Tensor, cells: int) -> Tensor:

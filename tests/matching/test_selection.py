@@ -13,6 +13,7 @@ from sees_torch import Auto, NoShift, SEESc, SEESem, Source, Target, make_sparse
 from sees_torch.matching import auto, search
 from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.choice import Candidate, Choice
+from sees_torch.matching.search import Search
 from sees_torch.matching.sees_c import CovariatesOnly
 from sees_torch.matching.selection import (
     DEALS,
@@ -21,9 +22,11 @@ from sees_torch.matching.selection import (
     TIE,
     Evidence,
     Folds,
+    Ratios,
     misfit,
     simplest,
 )
+from sees_torch.statistics.products import MEMORY
 
 
 def tensor(values):
@@ -116,6 +119,7 @@ class TestPassedOver:
 
 class TestEvidence:
     pair = drawn_world(0, 300, 200, features=3)
+    parameters = np.array([0.0, 1.0, 2.5, 7.0])
 
     def evidence(self, rng):
         """Random ratios of four hypotheses in two families, some below the floor."""
@@ -126,7 +130,11 @@ class TestEvidence:
         here[:, :5], there[:, :5] = 1e-9, 0.0
         there = np.maximum(there, LEAST_RATIO)
         logs = np.log(there)
-        ratios = [(tensor(here[:3]), tensor(logs[:3])), (tensor(here[3:]), tensor(logs[3:]))]
+        cost = tensor(self.parameters)
+        ratios = [
+            Ratios(tensor(here[part]), tensor(logs[part]), cost[part])
+            for part in (slice(3), slice(3, 4))
+        ]
         here = np.maximum(here, LEAST_RATIO)
         return Evidence.of(source, target, ratios), here, there
 
@@ -137,7 +145,9 @@ class TestEvidence:
     def test_score_equals_the_formula(self):
         found, here, there = self.evidence(np.random.default_rng(0))
         u, v = found.source_count.numpy(), found.target_count.numpy()
-        np.testing.assert_allclose(found.score(), self.score_by_hand(here, there, u, v), rtol=1e-12)
+        cost = self.parameters * (1 / u.sum() + 1 / v.sum())
+        by_hand = self.score_by_hand(here, there, u, v) - cost
+        np.testing.assert_allclose(found.score(), by_hand, rtol=1e-12)
 
     def test_score_under_other_multiplicities_equals_recomputation(self):
         rng = np.random.default_rng(1)
@@ -146,7 +156,7 @@ class TestEvidence:
         scores = found.score(tensor(u), tensor(v))
         assert scores.shape == (6, 4)
         for b in range(6):
-            by_hand = self.score_by_hand(here, there, u[b], v[b])
+            by_hand = self.score_by_hand(here, there, u[b], v[b]) - found.cost.numpy()
             np.testing.assert_allclose(scores[b], by_hand, rtol=1e-12)
 
     def test_standard_errors_equal_the_paired_formula(self):
@@ -173,7 +183,7 @@ class TestEvidence:
         ratio = rng.lognormal(0, 0.5, (2, len(source)))
         mean = ratio @ world.source_weight
         ratio = ratio / mean[:, None]
-        found = Evidence.of(source, target, [(tensor(ratio), tensor(np.log(ratio)))])
+        found = Evidence.of(source, target, [Ratios.of(*2 * [tensor(ratio)], torch.zeros(2))])
         u = rng.multinomial(500, world.source_weight, 400)
         v = rng.multinomial(300, world.target_weight, 400)
         scores = found.score(tensor(u), tensor(v))
@@ -181,6 +191,7 @@ class TestEvidence:
         sample = Evidence(
             found.on_source,
             found.on_target,
+            found.cost,
             500 * source.mass,
             300 * target.mass,
             False,
@@ -188,10 +199,28 @@ class TestEvidence:
         # The spread of 400 draws has a relative standard error of 1 / sqrt(800).
         assert abs(spread / float(sample.standard_errors[0, 1]) - 1) < 4 / 800**0.5
 
-    def test_populations_have_no_standard_error(self):
+    @pytest.mark.parametrize(("n", "m"), [(500, 500), (200, 1000), (1000, 200)])
+    def test_the_cost_is_twice_what_chance_gains(self, n, m):
+        """Without shift: as much is gained on the rows of the fit as is lost on others."""
+        gained, parameters = [], []
+        for seed in range(25):
+            pair = drawn_world(seed, n, m, features=3, levels=(2, 8, 25), shifted=0, strength=0.0)
+            names = replace(pair, source=pair.source.astype(str), target=pair.target.astype(str))
+            found = Search(*samples(names), MEMORY)
+            found.add_tables(1)
+            evidence = found._evidence()
+            parameters.append(evidence.cost * n * m / (n + m))
+            gained.append((evidence.score() + evidence.cost) * n * m / (n + m))
+        expected = torch.stack(parameters).mean(dim=0) / 2
+        mean, spread = torch.stack(gained).mean(dim=0), torch.stack(gained).std(dim=0)
+        assert expected[-1] > 8 * expected[0]
+        assert ((mean - expected).abs() < 4 * spread / 5).all()
+
+    def test_populations_have_no_standard_error_and_no_cost(self):
         source, target = samples(exact_world(0, features=2))
         ones = torch.ones(2, len(source), dtype=torch.float64)
-        found = Evidence.of(source, target, [(ones, ones * tensor([[0.0], [np.log(2)]]))])
+        ratios = Ratios.of(ones, ones * tensor([[1.0], [2.0]]), tensor([0.0, 3.0]))
+        found = Evidence.of(source, target, [ratios])
         assert found.standard_errors.abs().max() == 0
         np.testing.assert_allclose(found.score(), [0.0, np.log(2)], atol=1e-12)
 
@@ -235,19 +264,14 @@ class TestFolds:
                 training + (share.T * sample.count), sample.count.expand(number, -1)
             )
         ratio = torch.arange(1.0, number + 1).double()
-        on_source, on_target = folds.held_out(ratio[:, None, None].expand(number, 2, 900))
+        found = folds.held_out(ratio[:, None, None].expand(number, 2, 900))
         whole = folds.source.amax(dim=1) == 1  # Equal rows share several folds.
         assert int(whole.sum()) > 100
         expected = folds.source @ ratio / DEALS
-        torch.testing.assert_close(on_source[:, whole], expected[whole].expand(2, -1))
+        torch.testing.assert_close(found.here[:, whole], expected[whole].expand(2, -1))
         expected = folds.target @ ratio.log() / DEALS
-        torch.testing.assert_close(on_target, expected.expand(2, -1))
-        parts = [
-            folds.held_out(ratio[f : f + 4, None, None].expand(-1, 2, 900), f)
-            for f in range(0, number, 4)
-        ]
-        for whole, *some in zip((on_source, on_target), *parts, strict=True):
-            torch.testing.assert_close(sum(some), whole)
+        torch.testing.assert_close(found.there, expected.expand(2, -1))
+        assert found.parameters.tolist() == [0, 0]  # Rows are new to the ratios: nothing to charge.
 
     def test_deals_differ_and_many_rows_need_one(self, monkeypatch):
         source, target = samples(drawn_world(0, 500, 400, features=6))

@@ -7,7 +7,13 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from sees_torch.solvers.mixture import cell_mixtures, class_offsets, label_sums, pair_sums
+from sees_torch.solvers.mixture import (
+    cell_mixtures,
+    cell_sums,
+    class_offsets,
+    label_sums,
+    pair_sums,
+)
 
 TOLERANCE = 1e-8
 """What both solvers promise by default, in rows of the objective."""
@@ -56,6 +62,60 @@ def flat(cells, strength):
     prior = strength * np.stack([centre for _, _, centre in cells], axis=1)
     tensors = (score.T[None], mass[None], owner[order], prior[None])
     return tuple(torch.tensor(part) for part in tensors)
+
+
+class TestFreeShares:
+    """How many numbers of a cell its rows decide: the trace of data over data and prior."""
+
+    @staticmethod
+    def by_hand(score, mass, prior, share):
+        """On the simplex, by explicit second derivatives."""
+        live = prior > 0
+        score, prior, share = score[:, live], prior[live], share[live]
+        along = np.eye(len(share))[:, 1:] - np.eye(len(share))[:, :1]
+        relative = score / (score @ share)[:, None]
+        data = along.T @ (relative.T * mass) @ relative @ along
+        both = data + along.T @ np.diag(prior / share**2) @ along
+        return np.trace(np.linalg.solve(both, data))
+
+    @pytest.mark.parametrize("strength", [100.0, 10.0, 0.1])
+    @pytest.mark.parametrize("classes", [2, 3, 5])
+    def test_equal_the_trace_on_the_simplex(self, classes, strength):
+        rng = np.random.default_rng(classes)
+        cells = [draw_cell(rng, classes, total) for total in (3.0, 30.0, 1000.0) * 3]
+        given = flat(cells, strength)
+        rows = torch.tensor([[mass.sum() for _, mass, _ in cells]])
+        solution = cell_mixtures(*given, tolerance=1e-14)
+        free = solution.free(given[3], rows)[0]
+        for a, (score, mass, centre) in enumerate(cells):
+            share = solution.value[0, :, a].numpy()
+            expected = self.by_hand(score, mass, strength * centre, share)
+            assert float(free[a]) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+    def test_a_strong_prior_leaves_none_and_a_weak_one_all_that_are_not_zero(self):
+        rng = np.random.default_rng(0)
+        cells = [draw_cell(rng, 3) for _ in range(4)]
+        rows = torch.tensor([[mass.sum() for _, mass, _ in cells]])
+        for strength in (1e7, 1e-7):
+            given = flat(cells, strength)
+            solution = cell_mixtures(*given, tolerance=1e-14)
+            free = solution.free(given[3], rows)
+            expected = (solution.value > 1e-4).sum(dim=1).double() - 1
+            assert expected.max() == 2
+            expected = torch.zeros_like(free) if strength > 1 else expected
+            torch.testing.assert_close(free, expected, rtol=0, atol=1e-3)
+
+    def test_known_labels_are_rows(self):
+        """Many of them decide all shares, though they enter like a prior."""
+        rng = np.random.default_rng(0)
+        cells = [draw_cell(rng, 3, 1.0)]
+        score, mass, cell, pseudo = flat(cells, 10.0)
+        rows = cell_sums(mass, cell, 1)
+        few = cell_mixtures(score, mass, cell, pseudo).free(pseudo, rows)
+        known = torch.full_like(pseudo, 1e5)
+        many = cell_mixtures(score, mass, cell, pseudo + known).free(pseudo, rows + 3e5)
+        assert float(few) < 0.2
+        assert float(many) == pytest.approx(2.0, abs=1e-3)
 
 
 class TestShares:

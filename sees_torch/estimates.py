@@ -81,7 +81,7 @@ def _alone(match: Match) -> Match:
         return match
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # What there was to warn of has been said.
-        return replace(match, choice=replace(match.choice, averaged=(), resampled=()))
+        return replace(match, choice=replace(match.choice, averaged=(), hedges=(), resampled=()))
 
 
 def _average(

@@ -94,12 +94,12 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
         chosen += f" (chosen in {share:.0%} of the resamples)"
     found = report.hypotheses()
     choice = report.match.choice
-    if choice is not None and choice.averaged:
+    if choice is not None and choice.stories:
         own = found.loc[found["chosen"], "share"].sum()
         chosen += (
-            f"; the gap averages {len(choice.averaged)} hypotheses that the data leave open, this "
+            f"; the gap averages {choice.stories} hypotheses that the data leave open, this "
             f"one by {own:.0%}"
-            if len(choice.averaged) > 1
+            if choice.stories > 1
             else "; the gap is that of another hypothesis, the likeliest that can tell it"
         )
     others = found[~found["chosen"]].sort_values(

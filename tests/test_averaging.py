@@ -11,7 +11,7 @@ from sees_torch import Auto, SEESem, estimate_shift
 from sees_torch.alternatives import MOST_BESIDE
 from sees_torch.identifiability import MOSTLY, _doubt_features, _Doubts
 from sees_torch.matching.candidates import ODDS, UNMOVED
-from sees_torch.matching.choice import LEAST_NEW
+from sees_torch.matching.choice import COVARIATES, HEDGED, LEAST_NEW, MANY
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED, Search
 from sees_torch.matching.selection import LEAST_GAIN, LEAST_SHARE, TEMPER
@@ -68,6 +68,11 @@ class TestAverage:
         mass = masses(choice, choice.evidence.score().tolist(), 400 * 400 / 800)
         share = torch.tensor([mass[place] for place in members], dtype=torch.float64)
         share = share / share.sum()
+        hedged = HEDGED * (1 - share.max())
+        share = share * (1 - hedged)
+        assert choice.hedges
+        for place in choice.hedges:
+            share[members.index(place)] += hedged / len(choice.hedges)
         gaps = []
         for place in members:
             candidate = choice.candidates[place]
@@ -90,11 +95,14 @@ class TestAverage:
         choice = report.match.choice
         wanted = choice.shares(choice.evidence.score())
         for alternative, share in zip(report.alternatives, shown, strict=True):
-            assert share == pytest.approx(float(wanted[alternative.place]))
+            says = choice.candidates[alternative.place].says
+            same = [place for place, each in enumerate(choice.candidates) if each.says == says]
+            assert share == pytest.approx(float(wanted[same].sum()))
 
     def test_the_report_says_so(self, contested):
-        members = len(contested[1].match.choice.averaged)
-        assert f"averages {members} hypotheses" in str(contested[1])
+        choice = contested[1].match.choice
+        stories = {choice.candidates[place].says for place in choice.averaged}
+        assert f"averages {len(stories)} hypotheses" in str(contested[1])
 
     def test_an_estimator_asked_for_belongs_to_the_chosen_weights(self, contested):
         seed, _ = contested
@@ -139,6 +147,52 @@ class TestAverage:
         ]
         found = float(several.gaps[1].gap)
         assert min(own) - 1e-9 <= found <= max(own) + 1e-9
+
+
+class TestHedge:
+    """Shifts of many features hold all single ones: part of the doubt between these is theirs."""
+
+    def test_is_half_of_what_the_largest_share_leaves(self, contested):
+        choice = contested[1].match.choice
+        score = choice.evidence.score()
+        many = [p for p, each in enumerate(choice.candidates) if each.rank == MANY]
+        assert list(choice.hedges) == many[1:]
+        plain = replace(choice, hedges=()).shares(score)
+        shares = choice.shares(score.expand(3, -1))
+        doubt = 1 - float(plain.max())
+        assert HEDGED * doubt >= LEAST_SHARE * len(choice.hedges)
+        kept = [p for p in choice.averaged if p not in choice.hedges]
+        torch.testing.assert_close(
+            shares[:, kept], (plain[kept] * (1 - HEDGED * doubt)).repeat(3, 1)
+        )
+        assert shares.sum(dim=1).tolist() == pytest.approx([1, 1, 1])
+
+    def test_a_clear_answer_has_none(self):
+        report = estimate_shift(**drawn_world(0, 2000, 2000).inputs(), confidence=None)
+        assert report.match.choice.hedges == ()
+
+    def test_nothing_takes_their_part_where_they_were_not_fitted(self, contested):
+        choice = contested[1].match.choice
+        few = [p for p, each in enumerate(choice.candidates) if each.rank < COVARIATES]
+        without = replace(
+            choice,
+            candidates=tuple(choice.candidates[p] for p in few),
+            evidence=replace(
+                choice.evidence,
+                on_source=choice.evidence.on_source[few],
+                on_target=choice.evidence.on_target[few],
+                cost=choice.evidence.cost[few],
+            ),
+            averaged=tuple(p for p in choice.averaged if p in few),
+            hedges=(),
+        )
+        assert without.hedged() is without
+
+    def test_does_not_change_whose_name_the_average_bears(self, contested):
+        choice = contested[1].match.choice
+        for candidate in choice.candidates:
+            named = choice.share_naming(candidate.features)
+            assert named == replace(choice, hedges=()).share_naming(candidate.features)
 
 
 class TestVerdict:
@@ -211,7 +265,7 @@ class TestShown:
         assert not table[["hypothesis", "features"]].duplicated().any()
         assert table["score"].is_monotonic_decreasing
         text = str(report)
-        assert f"the gap averages {len(choice.averaged)} hypotheses" in text
+        assert f"the gap averages {choice.stories} hypotheses" in text
         assert "% of the average" in text
 
     def test_what_the_search_fitted_is_not_fitted_again(self, contested):
@@ -230,6 +284,14 @@ class TestShown:
                 rtol=0,
                 atol=1e-3,
             )
+
+    def test_penalties_of_one_hypothesis_are_no_others(self, contested):
+        choice = contested[1].match.choice
+        many = tuple(p for p, each in enumerate(choice.candidates) if each.rank == MANY)
+        assert len(many) > 1
+        assert replace(choice, averaged=many).stories == 1
+        assert replace(choice, averaged=many, chosen=many[0]).stories == 0
+        assert replace(choice, averaged=()).stories == 0
 
     def test_the_gap_of_one_other_hypothesis_is_no_average_in_words(self, contested, tmp_path):
         report = contested[1]
@@ -257,7 +319,7 @@ class TestOdds:
     def test_evidence_counts_less_where_no_hypothesis_explains_the_data(
         self, contested, dispersion
     ):
-        choice = replace(contested[1].match.choice, dispersion=dispersion)
+        choice = replace(contested[1].match.choice, dispersion=dispersion, hedges=())
         score = choice.evidence.score()
         mass = torch.tensor(masses(choice, score.tolist(), 400 * 400 / 800), dtype=torch.float64)
         members = list(choice.averaged)

@@ -28,6 +28,9 @@ MOST_FEATURES = 3
 LEAST_NEW = 1e-3
 """A hypothesis that explains no more than a special case of it counts by so much, not by nothing:
 in a resample none of those that are averaged may explain more."""
+HEDGED = 0.5
+"""Part of the doubt in an average, which is all but its largest share, that goes to shifts of many
+features: of single ones that are as likely all but one are wrong, these hold each of them."""
 NOTHING, FEATURES, COVARIATES, MANY = 0, 1, 10, 11
 """Ranks of simplicity: s features without labels have FEATURES + 2s - 1, with labels one more."""
 
@@ -92,6 +95,7 @@ class Choice:
         chosen: position of the chosen one.
         averaged: positions of those that the gap is averaged over, in order; empty to take the
             chosen one's gap.
+        hedges: positions of those averaged ones that share a part of the doubt between them.
         resampled: the same for resamples, where the chosen one alone has a share that counts:
             it and others that would have one in some resamples; empty to choose anew in each.
         silent: positions of those that would be averaged if labels could be told apart in their
@@ -106,6 +110,7 @@ class Choice:
     eligible: Tensor
     chosen: int
     averaged: tuple[int, ...] = ()
+    hedges: tuple[int, ...] = ()
     resampled: tuple[int, ...] = ()
     silent: tuple[int, ...] = ()
     fitted: Mapping[int, Match] = field(default_factory=dict)
@@ -128,6 +133,12 @@ class Choice:
     @property
     def candidate(self) -> Candidate:
         return self.candidates[self.chosen]
+
+    @property
+    def stories(self) -> int:
+        """How many different things the gap rests on; 0 if on what the chosen one says alone."""
+        said = {self.candidates[place].says for place in self.averaged}
+        return 0 if said <= {self.candidate.says} else len(said)
 
     @property
     def passed_over(self) -> bool:
@@ -167,10 +178,31 @@ class Choice:
 
     def shares(self, score: Tensor) -> Tensor:
         """(..., H) share of every hypothesis in the average, by scores (..., H)."""
+        shares = self._by_odds(score)
+        if self.hedges:
+            hedged = HEDGED * (1 - shares.amax(dim=-1, keepdim=True))
+            shares = shares * (1 - hedged)
+            shares[..., list(self.hedges)] += hedged / len(self.hedges)
+        return shares
+
+    def _by_odds(self, score: Tensor) -> Tensor:
+        """(..., H) shares by the odds of hypotheses alone."""
         usable = torch.full_like(score, -torch.inf)
         members = list(self.averaged or self.resampled)
         usable[..., members] = self._log_odds(score)[..., members]
         return usable.softmax(dim=-1)
+
+    def hedged(self) -> Choice:
+        """With a part of the doubt given to shifts of many features, if there are any.
+
+        Not to the least penalised one, which comes first and follows chance the most.
+        """
+        many = [place for place, each in enumerate(self.candidates) if each.rank == MANY][1:]
+        doubt = 1 - float(self._by_odds(self.evidence.score()).max())
+        if not many or HEDGED * doubt < LEAST_SHARE * len(many):
+            return self
+        averaged = tuple(sorted({*self.averaged, *many}))
+        return replace(self, averaged=averaged, hedges=tuple(many))
 
     def share_naming(self, features: tuple[int, ...]) -> float:
         """Share, in the average, of hypotheses that name these features, others beside them or not.
@@ -179,7 +211,7 @@ class Choice:
         """
         if not self.averaged:
             return 1.0
-        shares = self.shares(self.evidence.score())
+        shares = self._by_odds(self.evidence.score())
         return sum(
             float(shares[place])
             for place in self.averaged

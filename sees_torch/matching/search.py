@@ -290,7 +290,7 @@ class Search:
                 silent = (~open_to).nonzero().squeeze(1).tolist()
                 choice = replace(choice, silent=tuple(silent))
                 if members != [choice.chosen]:
-                    return replace(choice, averaged=tuple(members))
+                    return replace(choice, averaged=tuple(members)).hedged()
                 near = choice.likely(open_to, RESAMPLED_SHARE)
                 known = [place for place in near if not self._hopeless(self._fit(place))]
                 return replace(choice, resampled=tuple(known))

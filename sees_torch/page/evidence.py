@@ -84,16 +84,16 @@ def hypotheses(report: ShiftReport) -> Html:
 
 def _averaged(report: ShiftReport) -> str:
     choice = report.match.choice
-    if choice is None or not choice.averaged:
+    if choice is None or not choice.stories:
         return ""
-    if len(choice.averaged) == 1:
+    if choice.stories == 1:
         return (
             " It names what moved. The gap is not its own but that of another hypothesis, the "
             "likeliest that can tell it; its share is 100%."
         )
     return (
         " It names what moved. The gap is not its own but an average over "
-        f"{len(choice.averaged)} hypotheses that the data leave open, by how well they explain "
+        f"{choice.stories} hypotheses that the data leave open, by how well they explain "
         "them; their shares stand at the end of the rows, those of the largest are listed."
     )
 

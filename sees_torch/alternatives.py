@@ -31,7 +31,8 @@ class Alternative:
         place: among the candidates.
         score: two-sample score, higher is better.
         behind: how far it is behind the best, in standard errors.
-        gap: its estimate of the headline metric's gap; error: the analytic standard error.
+        gap: its estimate of the headline metric's gap; error: the analytic standard error. Both as
+            they are in the averaged gap where that holds it under other or several penalties.
         rival: it is as simple as the chosen hypothesis and explains the target as well.
         share: its part in the averaged gap, under whatever penalty; 1 for the chosen one where
             nothing is averaged.
@@ -103,29 +104,45 @@ def _described(
     choice = hypotheses.choice
     assert choice is not None
     score, errors = choice.evidence.score(), choice.evidence.standard_errors
-    best = int(score.argmax())
-    share = {choice.candidate.says: 1.0}
-    if choice.averaged:
-        share = dict.fromkeys((candidate.says for candidate in choice.candidates), 0.0)
-        for candidate, part in zip(choice.candidates, choice.shares(score).tolist(), strict=True):
-            share[candidate.says] += part
+    best, chosen = int(score.argmax()), choice.chosen
+    shares = choice.shares(score).tolist() if choice.averaged else []
     values = row_values(source, target, metric)
-    found = []
-    for place in places:
+
+    def of_match(place: int) -> tuple[float, float | None]:
         match = hypotheses.fit(place)[1]
         gap = estimate_gap(source, target, match.weight_function, metric, own_estimator(match))
+        error = None if values is None else analytic_error(source, target, match, gap, values)
+        return float(gap.gap.detach()), error
+
+    found = []
+    for place in places:
+        says = choice.candidates[place].says
+        same = [each for each in choice.averaged if choice.candidates[each].says == says]
+        share = sum(shares[each] for each in same) if choice.averaged else float(place == chosen)
+        parts = [(shares[each] / share, *of_match(each)) for each in same]
+        gap, error = _mixture(parts) if parts else of_match(place)
         found.append(
             Alternative(
                 place,
                 float(score[place]),
                 _in_errors(float(score[best] - score[place]), float(errors[best, place])),
-                float(gap.gap.detach()),
-                None if values is None else analytic_error(source, target, match, gap, values),
+                gap,
+                error,
                 place in rivals,
-                share.get(choice.candidates[place].says, 0.0),
+                share,
             )
         )
     return found
+
+
+def _mixture(parts: list[tuple[float, float, float | None]]) -> tuple[float, float | None]:
+    """Mean and standard deviation of a mixture: share, mean and deviation of each part."""
+    mean = sum(share * gap for share, gap, _ in parts)
+    square, known = 0.0, True
+    for share, gap, error in parts:
+        known = known and error is not None
+        square += share * ((gap - mean) ** 2 + (error or 0.0) ** 2)
+    return mean, square**0.5 if known else None
 
 
 def _in_errors(behind: float, error: float) -> float:

@@ -99,6 +99,13 @@ class TestAverage:
             same = [place for place, each in enumerate(choice.candidates) if each.says == says]
             assert share == pytest.approx(float(wanted[same].sum()))
 
+    def test_what_is_shown_adds_up_to_the_gap(self, contested):
+        """Also where it is averaged under several penalties, of which one is listed."""
+        table = contested[1].hypotheses()
+        assert contested[1].match.choice.hedges
+        assert table["share"].sum() == pytest.approx(1)
+        assert (table["share"] * table["gap"]).sum() == pytest.approx(contested[1].gap, abs=1e-9)
+
     def test_the_report_says_so(self, contested):
         choice = contested[1].match.choice
         stories = {choice.candidates[place].says for place in choice.averaged}

@@ -20,19 +20,20 @@ from sees_torch.statistics.products import MEMORY
 class Auto(Parameters):
     """The simplest hypothesis that the data do not speak against.
 
-    Compares, by a two-sample score: nothing shifted; labels only; labels and one, two,
-    ... features (SEES-em); features alone; covariates only; labels and many features (SEES-c). The
-    simplest one within 1.5 standard errors of the best, or within 2 % of its score (so much p(y|x)
-    may be wrong by), is chosen if it is as clearly ahead of "nothing"; all are kept as evidence.
-    When even more than three features improve the score, the shift is not sparse, and one of the
-    last two hypotheses is chosen. The choice says which features moved. The gap is an average over
-    all hypotheses, each by its odds given the data beyond those of its special cases, since a
-    number need not wait for the certainty that a name takes; unless nothing shifted, less than 0.7
-    of a standard error behind the best and with every feature explained, or gradients are asked
-    for. Of more than SCREENED distinct rows, a part first tells which feature sets are worth a look
-    at all. Of so many rows, or more than MOST_ENTRIES pairs of a level and a label, shifts of many
-    features are only looked at where the others leave some feature unexplained; of MOST_UNKNOWNS
-    pairs, or of more pairs than rows (and than FEW_ENTRIES), not at all.
+    Compares, by a two-sample score: nothing shifted; labels only; labels and one, two, ... features
+    (SEES-em); features alone; covariates only; labels and many features (SEES-c). The simplest one
+    within 1.5 standard errors of the best, or within 2 % of its score (so much p(y|x) may be wrong
+    by), is chosen if it is as clearly ahead of "nothing"; all are kept as evidence. When even more
+    than three features improve the score, the shift is not sparse, and one of the last two
+    hypotheses is chosen. The choice says which features moved. The gap is an average over all
+    hypotheses, each by its odds given the data beyond those of its special cases, and half of the
+    doubt left to the last, since a number need not wait for the certainty that a name takes; unless
+    nothing shifted, less than 0.7 standard errors behind the best and with every feature explained,
+    or gradients are asked for. Of more than SCREENED distinct rows, a part first tells which
+    feature sets are worth a look at all. Of so many rows, or more than MOST_ENTRIES pairs of a
+    level and a label, shifts of many features are only looked at where the others leave some
+    feature unexplained; of MOST_UNKNOWNS pairs, or of more pairs than rows (and than FEW_ENTRIES),
+    not at all.
 
     Args:
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.

@@ -2,10 +2,10 @@
 
 Every hypothesis gives a density ratio r(x). Its score is  mean_t log r - log mean_s r - cost: the
 second term charges for what a ratio gains by chance from the finite source, which the target's
-likelihood alone does not see. Ratios that were fitted to rows they were not fitted to are judged as
-they are. Tables are fitted to all rows, and pay for it: k numbers that n and m rows decided gain
-k / 2 (1/n + 1/m) on these rows and lose as much on others, so the cost is k (1/n + 1/m). That is
-the score on rows held out, averaged over all ways of holding some out: without the luck of one.
+likelihood alone does not see. Tables are fitted to all rows, and pay for it: k numbers that n and m
+rows decided gain k / 2 (1/n + 1/m) on these rows and lose as much on others, so the cost is
+k (1/n + 1/m). That is the score on rows held out, averaged over all ways of holding some out,
+without the luck of one. Shifts of many features, whose k nobody knows, are judged on rows held out.
 """
 
 from __future__ import annotations

@@ -157,11 +157,11 @@ class Evidence:
         on_source = found.here.clamp_min(LEAST_RATIO)
         mean = on_source @ source.mass
         population = is_population(source, target)
-        a_row = 0.0 if population else 1 / source.total + 1 / target.total
+        cost = found.parameters.to(mean) * (1 / source.total + 1 / target.total)
         return cls(
             on_source / mean[:, None],
             found.there - mean.log()[:, None],
-            found.parameters.to(mean) * a_row,
+            torch.zeros_like(cost) if population else cost,
             source.count,
             target.count,
             population,

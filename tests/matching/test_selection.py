@@ -12,9 +12,12 @@ from worlds import drawn_world, exact_world, samples
 from sees_torch import Auto, NoShift, SEESc, SEESem, Source, Target, make_sparse_joint_shift
 from sees_torch.matching import auto, search
 from sees_torch.matching.basis_resamples import Stack
+from sees_torch.matching.batch import Batch
+from sees_torch.matching.cells import fit_cells, fit_shares
 from sees_torch.matching.choice import Candidate, Choice
 from sees_torch.matching.search import Search
 from sees_torch.matching.sees_c import CovariatesOnly
+from sees_torch.matching.sees_em import label_weights
 from sees_torch.matching.selection import (
     DEALS,
     FOLDS,
@@ -27,6 +30,7 @@ from sees_torch.matching.selection import (
     simplest,
 )
 from sees_torch.statistics.products import MEMORY
+from sees_torch.statistics.subsets import subsets_of
 
 
 def tensor(values):
@@ -215,6 +219,18 @@ class TestEvidence:
         mean, spread = torch.stack(gained).mean(dim=0), torch.stack(gained).std(dim=0)
         assert expected[-1] > 8 * expected[0]
         assert ((mean - expected).abs() < 4 * spread / 5).all()
+
+    def test_a_strong_prior_leaves_the_shares_of_cells_and_of_labels(self):
+        """Of 3 cells and 3 classes: 2 + 2 numbers; a weak one leaves 3 times 3 - 1."""
+        pair = drawn_world(0, 4000, 4000, features=3, levels=3, classes=3)
+        batch = Batch.of(*samples(pair))
+        labels = label_weights(batch).weight[:, :, 0]
+        subset = subsets_of([(0,)], batch.sizes, batch.codes.device)
+        for strength, expected in ((1e9, 4.0), (1e-6, 8.0)):
+            found = fit_cells(batch, subset, strength, labels, few_rows=0.0)
+            assert float(found.parameters) == pytest.approx(expected, abs=1e-3)
+        assert float(fit_shares(batch, subset).parameters) == 2
+        assert float(label_weights(batch).parameters) == 2
 
     def test_populations_have_no_standard_error_and_no_cost(self):
         source, target = samples(exact_world(0, features=2))

@@ -292,6 +292,14 @@ class TestShown:
                 atol=1e-3,
             )
 
+    def test_the_page_says_who_has_the_doubt(self, contested, tmp_path):
+        report = contested[1]
+        plain = replace(report.match.choice, hedges=())
+        for choice, said in ((report.match.choice, True), (plain, False)):
+            path = tmp_path / f"{said}.html"
+            replace(report, match=replace(report.match, choice=choice)).save_html(path)
+            assert ("left to a shift of many features" in path.read_text()) == said
+
     def test_penalties_of_one_hypothesis_are_no_others(self, contested):
         choice = contested[1].match.choice
         many = tuple(p for p, each in enumerate(choice.candidates) if each.rank == MANY)

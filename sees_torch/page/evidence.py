@@ -91,10 +91,11 @@ def _averaged(report: ShiftReport) -> str:
             " It names what moved. The gap is not its own but that of another hypothesis, the "
             "likeliest that can tell it; its share is 100%."
         )
+    hedged = " Half of the doubt is left to a shift of many features." if choice.hedges else ""
     return (
         " It names what moved. The gap is not its own but an average over "
         f"{choice.stories} hypotheses that the data leave open, by how well they explain "
-        "them; their shares stand at the end of the rows, those of the largest are listed."
+        "them; their shares stand at the end of the rows, those of the largest are listed." + hedged
     )
 
 

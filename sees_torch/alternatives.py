@@ -10,6 +10,7 @@ from sees_torch.data.samples import is_population
 from sees_torch.efficient import cells_of, mean_variance, variance, worst_condition
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
 from sees_torch.matching import Match
+from sees_torch.matching.choice import RULED_OUT
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import HOPELESS, SCREENED
 from sees_torch.matching.selection import STANDARD_ERRORS, TIE
@@ -17,8 +18,6 @@ from sees_torch.uncertainty import analytic_error
 
 FEW_NATS = 2.0
 """Hypotheses whose likelihoods differ by less are rivals, however small the standard error."""
-RULED_OUT = 3.0
-"""Standard errors behind the best from which on a hypothesis is not to be reckoned with."""
 MOST_RIVALS = 5
 MOST_BESIDE = 5
 
@@ -88,7 +87,7 @@ def averaged_beside(
     assert choice is not None
     listed = {choice.candidates[alternative.place].says for alternative in known}
     shares = choice.shares(choice.evidence.score())
-    others = [place for place in choice.averaged if choice.candidates[place].says not in listed]
+    others = [place for place in choice.parts if choice.candidates[place].says not in listed]
     largest = sorted(others, key=lambda place: (-float(shares[place]), place))[:MOST_BESIDE]
     return _described(source, target, hypotheses, metric, largest)
 
@@ -105,7 +104,7 @@ def _described(
     assert choice is not None
     score, errors = choice.evidence.score(), choice.evidence.standard_errors
     best, chosen = int(score.argmax()), choice.chosen
-    shares = choice.shares(score).tolist() if choice.averaged else []
+    shares = choice.shares(score).tolist()
     values = row_values(source, target, metric)
 
     def of_match(place: int) -> tuple[float, float | None]:
@@ -117,8 +116,8 @@ def _described(
     found = []
     for place in places:
         says = choice.candidates[place].says
-        same = [each for each in choice.averaged if choice.candidates[each].says == says]
-        share = sum(shares[each] for each in same) if choice.averaged else float(place == chosen)
+        same = [each for each in choice.parts if choice.candidates[each].says == says]
+        share = sum(shares[each] for each in same) if choice.parts else float(place == chosen)
         parts = [(shares[each] / share, *of_match(each)) for each in same]
         gap, error = _mixture(parts) if parts else of_match(place)
         found.append(

@@ -22,10 +22,10 @@ from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
-from sees_torch.estimates import Estimate, Points, point_estimates
+from sees_torch.estimates import Estimate, Points, doubted, point_estimates
 from sees_torch.gap import Gap, Metric, is_rate
 from sees_torch.identifiability import judge
-from sees_torch.intervals import doubted, interval_kind, spread
+from sees_torch.intervals import interval_kind, spread
 from sees_torch.matching import Match, Method
 from sees_torch.report import ShiftReport
 from sees_torch.resolution import blind_spot, resolution
@@ -90,7 +90,7 @@ def report_match(
         gap = float(gaps[0].gap)
         unseen = None if worst is None else source.schema.names[worst[1]]
         verdict = judge(source, match, method, gaps[0].metric, gap, alternatives, figures, unseen)
-        if choice is not None and choice.averaged:
+        if choice is not None and choice.parts:
             beside = averaged_beside(source, target, hypotheses, metrics[0], alternatives)
             alternatives = tuple(sorted((*alternatives, *beside), key=lambda a: -a.score))
     share = source.mean(one_hot(source.labels, len(source.classes)) * weights.detach()[:, None])
@@ -134,7 +134,6 @@ def _resamples(
         [estimate.values for estimate in points.estimates],
         [estimate.gap for estimate in points.estimates],
         [estimate.mix for estimate in points.estimates],
-        average=points.average,
         replicates=replicates,
         calibration=calibration,
         memory=memory,

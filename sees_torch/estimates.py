@@ -21,10 +21,17 @@ from sees_torch.gap import (
     row_values,
     target_posterior,
 )
-from sees_torch.matching import Match, Method
+from sees_torch.matching import Match, Method, NoShift
+from sees_torch.matching.choice import Choice
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import Estimator, has_graph
 from sees_torch.uncertainty import analytic_error, held_back
+
+HEDGED = 5.0
+"""An average whose error is so many times that of a shift of many features with its weights taken
+for known leaves half of itself to such a shift: most of its error is then in weights that the data
+hardly decide, and those of a penalised fit err in another way."""
+MOST_HEDGED, LEAST_HEDGED = 0.5, 0.1
 
 
 @dataclass(frozen=True)
@@ -67,21 +74,13 @@ def _point(
     hypotheses: Hypotheses,
     metric: Metric,
     estimator: Estimator,
-    average: bool,
 ) -> Estimate:
     """The estimate of one metric, averaged over hypotheses if it is to be."""
-    match = hypotheses.fit(hypotheses.chosen)[1]
+    choice, match = hypotheses.choice, hypotheses.fit(hypotheses.chosen)[1]
     chosen = _estimate(source, target, match, metric, estimator)
-    return _average(source, target, hypotheses, metric, chosen) if average else chosen
-
-
-def _alone(match: Match) -> Match:
-    """The match with no average: an estimator that is asked for belongs to the chosen weights."""
-    if match.choice is None:
-        return match
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # What there was to warn of has been said.
-        return replace(match, choice=replace(match.choice, averaged=(), hedges=(), resampled=()))
+    if choice is None or not choice.parts:
+        return chosen
+    return _average(source, target, hypotheses, metric, chosen)
 
 
 def _average(
@@ -95,7 +94,7 @@ def _average(
     assert choice is not None
     shares = choice.shares(choice.evidence.score())
     value, square, known = torch.zeros_like(chosen.gap.target_value), 0.0, True
-    for place in choice.averaged:
+    for place in choice.parts:
         match = hypotheses.fit(place)[1]
         own = place == hypotheses.chosen
         one = chosen if own else _estimate(source, target, match, metric, own_estimator(match))
@@ -108,20 +107,64 @@ def _average(
     return replace(chosen, gap=gap, error=error)
 
 
+def doubted(source: Source, target: Target, hypotheses: Hypotheses, estimate: Estimate) -> Estimate:
+    """That nothing shifted is as uncertain as labels only are: a small shift may have hidden."""
+    choice, values = hypotheses.choice, estimate.values
+    if choice is None or values is None or estimate.error is None or estimate.mix is not None:
+        return estimate  # Labelled target rows tell how far off it is.
+    share = 1.0
+    places = [p for p, c in enumerate(choice.candidates) if isinstance(c.method, NoShift)]
+    if choice.parts:
+        shares = choice.shares(choice.evidence.score())
+        share = sum(float(shares[place]) for place in places)
+    elif choice.chosen not in places:
+        return estimate
+    if not share or not places:
+        return estimate
+    _, labels = hypotheses.uncertain(places[0])
+    as_labels = replace(estimate.gap, estimator="eff")
+    error = analytic_error(source, target, labels, as_labels, values)
+    return replace(estimate, error=(estimate.error**2 + share * error**2) ** 0.5)
+
+
+def _hedged(
+    source: Source, target: Target, match: Match, choice: Choice, method: Method, metric: Metric
+) -> Choice:
+    """The choice with the part of shifts of many features in the gap, by the metric's errors.
+
+    Those of accuracy for a metric that is no mean over rows.
+    """
+    if not choice.hedges:
+        return choice
+    if row_values(source, target, metric) is None:
+        metric = "accuracy"
+    hypotheses = Hypotheses(source, target, match, method)
+    hypotheses.choice = replace(choice, extremes=())
+    plain = _point(source, target, hypotheses, metric, own_estimator(match))
+    error = doubted(source, target, hypotheses, plain).error
+    fits = [hypotheses.fit(place)[1] for place in choice.hedges]
+    others = [_estimate(source, target, fit, metric, own_estimator(fit)).error for fit in fits]
+    if error is None or None in others:
+        return choice
+    other = sum(found or 0.0 for found in others) / len(others)
+    square = error**2
+    part = min(square / max(square + (HEDGED * other) ** 2, 1e-37), MOST_HEDGED)
+    return replace(choice, hedge=part if part >= LEAST_HEDGED else 0.0)
+
+
 @dataclass(frozen=True)
 class Points:
     """Estimates of all metrics from one match.
 
     Attributes:
         match: without an average where an estimator was asked for.
-        hypotheses: behind it; estimator: of the chosen one; average: the gaps are averages.
+        hypotheses: behind it; estimator: of the chosen one.
         estimates: one a metric.
     """
 
     match: Match
     hypotheses: Hypotheses
     estimator: Estimator
-    average: bool
     estimates: list[Estimate]
 
 
@@ -135,9 +178,14 @@ def point_estimates(
 ) -> Points:
     """The estimates that a report states; arguments as those of `report_match`."""
     used: Any = own_estimator(match) if estimator == "auto" else estimator
-    if estimator != "auto":
-        match = _alone(match)
+    choice = match.choice
+    if choice is not None:
+        # An estimator that is asked for belongs to the chosen weights: then nothing is averaged.
+        alone = replace(choice, averaged=(), resampled=(), hedges=(), extremes=())
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # What there was to warn of has been said.
+            hedged = _hedged(source, target, match, choice, method, metrics[0])
+            match = replace(match, choice=hedged if estimator == "auto" else alone)
     hypotheses = Hypotheses(source, target, match, method)
-    average = match.choice is not None and len(match.choice.averaged) > 0
-    estimates = [_point(source, target, hypotheses, metric, used, average) for metric in metrics]
-    return Points(match, hypotheses, used, average, estimates)
+    estimates = [_point(source, target, hypotheses, metric, used) for metric in metrics]
+    return Points(match, hypotheses, used, estimates)

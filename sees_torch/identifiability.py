@@ -35,6 +35,8 @@ STABLE = 0.5
 """Share of the bootstrap that must choose the same features."""
 MOSTLY = 0.5
 """Share of an averaged gap that hypotheses must have which name the features that are named."""
+UNEXPLAINED = 0.1
+"""Share of an averaged gap that no hypothesis explains."""
 UNSEEN, TOO_UNSEEN = 0.05, 0.2
 """Target mass in cells that the source never visits."""
 UNRESOLVED, TOO_UNRESOLVED = 0.1, 0.5
@@ -188,6 +190,12 @@ def _doubt_features(
     if named < MOSTLY and not choice.candidate.is_dense:
         doubts.add(
             f"only {named:.0%} of the averaged gap is of hypotheses that name these features"
+        )
+    if choice.unexplained > UNEXPLAINED:
+        doubts.add(
+            "no hypothesis explains the target fully: "
+            f"{choice.unexplained:.0%} of the gap is the mean of the simplest stories (labels "
+            "alone, features alone, many of both)"
         )
     if choice.candidate.is_dense:
         few = f"the label and {len(match.features)} features or more moved"

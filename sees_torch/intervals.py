@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.estimates import Estimate
 from sees_torch.gap import Gap, is_rate
 from sees_torch.matching import CBPE, KnownWeights, Match, Method, NoShift
-from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import Replicable
-from sees_torch.uncertainty import Replicates, analytic_error, normal_interval
+from sees_torch.uncertainty import Replicates, normal_interval
 
 KNOWN_ERRORS = (KnownWeights, CBPE)
 """Methods whose weights have no error of their own."""
@@ -44,26 +41,6 @@ def interval_kind(
             "replicates"
         )
     return f"none: the error of the weights of {match.method} is not known"
-
-
-def doubted(source: Source, target: Target, hypotheses: Hypotheses, estimate: Estimate) -> Estimate:
-    """That nothing shifted is as uncertain as labels only are: a small shift may have hidden."""
-    choice, values = hypotheses.choice, estimate.values
-    if choice is None or values is None or estimate.error is None or estimate.mix is not None:
-        return estimate  # Labelled target rows tell how far off it is.
-    share = 1.0
-    places = [p for p, c in enumerate(choice.candidates) if isinstance(c.method, NoShift)]
-    if choice.averaged:
-        shares = choice.shares(choice.evidence.score())
-        share = sum(float(shares[place]) for place in places if place in choice.averaged)
-    elif choice.chosen not in places:
-        return estimate
-    if not share or not places:
-        return estimate
-    _, labels = hypotheses.uncertain(places[0])
-    as_labels = replace(estimate.gap, estimator="eff")
-    error = analytic_error(source, target, labels, as_labels, values)
-    return replace(estimate, error=(estimate.error**2 + share * error**2) ** 0.5)
 
 
 def spread(

@@ -152,11 +152,11 @@ def _views(report: ShiftReport) -> list[_View]:
     """The hypotheses behind the report's gap: those that it averages over, else the chosen one."""
     match, choice, source = report.match, report.match.choice, report.source
     own = _View.of(match, report.weights, report.gaps[0].estimator, 1.0)
-    if choice is None or not choice.averaged:
+    if choice is None or not choice.parts:
         return [own]
     shares = choice.shares(choice.evidence.score()).tolist()
     views = []
-    for place in choice.averaged:
+    for place in choice.parts:
         if place == choice.chosen:
             views.append(replace(own, share=shares[place]))
             continue

@@ -111,7 +111,6 @@ def bootstrap(
     gaps: Sequence[Gap],
     mixes: Sequence[LabelMix | None],
     *,
-    average: bool,
     replicates: int,
     calibration: Calibration | None = None,
     memory: int | None = None,
@@ -125,7 +124,6 @@ def bootstrap(
         values: of each metric's rows, None for a metric that is no mean over rows.
         gaps: their estimates, for the name and estimator of each.
         mixes: how labelled target rows enter each.
-        average: the gaps are averages over hypotheses.
         replicates: B.
         calibration: that made the posteriors; None if nothing did.
         memory: bytes that a part of the replicates may take, 256 MiB by default.
@@ -138,7 +136,7 @@ def bootstrap(
     results, choices = [], []
     for size in _parts(source, target, replicates, memory or MEMORY):
         here, there = (_resampled(sample.count, size, generator) for sample in (source, target))
-        chosen, shares = _shares(hypotheses, here, there, average)
+        chosen, shares = _shares(hypotheses, here, there, generator)
         part = torch.zeros(size, len(gaps), dtype=torch.float64, device=device)
         for place, share in shares.items():
             rows = share.nonzero().squeeze(1)
@@ -165,7 +163,7 @@ def _resampled(count: Tensor, size: int, generator: torch.Generator) -> Tensor:
 
 
 def _shares(
-    hypotheses: Hypotheses, here: Tensor, there: Tensor, average: bool
+    hypotheses: Hypotheses, here: Tensor, there: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """(B,) the candidate that each resample names, and (B,) shares of candidates in its gap."""
     choice = hypotheses.choice
@@ -174,12 +172,14 @@ def _shares(
         return chosen, {hypotheses.chosen: torch.ones_like(here[:, 0], dtype=torch.float64)}
     score = choice.evidence.score(here, there)
     chosen = choice.pick(score, RESAMPLED_STANDARD_ERRORS)
-    members = choice.averaged if average else choice.resampled
-    if not members:
+    if not choice.parts and not choice.resampled:
         return chosen, {
             place: (chosen == place).to(torch.float64) for place in torch.unique(chosen).tolist()
         }
-    shares = choice.shares(score).to(torch.float64)
+    stories = max(len(choice.extremes), 1)
+    story = torch.randint(stories, (len(here),), generator=generator, device=here.device)
+    shares = choice.resampled_shares(score, story).to(torch.float64)
+    members = sorted({*choice.parts, *choice.resampled})
     return chosen, {place: shares[:, place] for place in members}
 
 

@@ -9,26 +9,44 @@ from worlds import drawn_world, exact_world
 
 from sees_torch import Auto, SEESem, estimate_shift
 from sees_torch.alternatives import MOST_BESIDE
+from sees_torch.estimates import HEDGED, LEAST_HEDGED, MOST_HEDGED
+from sees_torch.gap import estimate_gap, own_estimator, row_values
 from sees_torch.identifiability import MOSTLY, _doubt_features, _Doubts
 from sees_torch.matching.candidates import ODDS, UNMOVED
-from sees_torch.matching.choice import COVARIATES, HEDGED, LEAST_NEW, MANY
+from sees_torch.matching.choice import COVARIATES, FEATURES, LEAST_NEW, MANY, RULED_OUT
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED, Search
 from sees_torch.matching.selection import LEAST_GAIN, LEAST_SHARE, TEMPER
+from sees_torch.uncertainty import analytic_error
 
 
 def inputs(seed: int, rows: int = 400):
-    return drawn_world(seed, rows, rows, features=5, strength=0.6).inputs()
+    return drawn_world(seed, rows, rows, features=4, strength=0.8).inputs()
 
 
 @pytest.fixture(scope="module")
 def contested():
-    """The first of a row of small worlds whose choice is contested."""
+    """The first of a row of small worlds whose choice is contested, and its average hedged."""
     for seed in range(40):
         report = estimate_shift(**inputs(seed), confidence=None)
-        if len(report.match.choice.averaged) > 1:
+        choice = report.match.choice
+        if len(choice.averaged) > 1 and choice.hedge and not choice.extremes:
             return seed, report
     raise AssertionError("no small world has a contested choice")
+
+
+@pytest.fixture(scope="module")
+def dispersed():
+    """A world whose shift no hypothesis on a few features explains."""
+    pair = drawn_world(1, 3000, 3000, features=8, shifted=6, strength=1.5)
+    return estimate_shift(**pair.inputs(), replicates=60)
+
+
+def separately(choice, place: int, **inputs) -> float:
+    """The gap of one hypothesis, estimated as if there were no others."""
+    candidate = choice.candidates[place]
+    method = choice.candidate.method if place == choice.chosen else candidate.quick()
+    return estimate_shift(**inputs, method=method, confidence=None).gap
 
 
 def is_case(one, other) -> bool:
@@ -64,30 +82,22 @@ class TestAverage:
     def test_is_the_mean_of_the_hypotheses_by_their_shares(self, contested):
         seed, report = contested
         choice = report.match.choice
-        members = sorted(choice.averaged)
         mass = masses(choice, choice.evidence.score().tolist(), 400 * 400 / 800)
-        share = torch.tensor([mass[place] for place in members], dtype=torch.float64)
-        share = share / share.sum()
-        hedged = HEDGED * (1 - share.max())
-        share = share * (1 - hedged)
-        assert choice.hedges
+        total = sum(mass[place] for place in choice.averaged)
+        share = {p: (1 - choice.hedge) * mass[p] / total for p in choice.averaged}
         for place in choice.hedges:
-            share[members.index(place)] += hedged / len(choice.hedges)
-        gaps = []
-        for place in members:
-            candidate = choice.candidates[place]
-            method = choice.candidate.method if place == choice.chosen else candidate.quick()
-            gaps.append(estimate_shift(**inputs(seed), method=method, confidence=None).gap)
-        assert report.gap == pytest.approx(
-            float(share @ torch.tensor(gaps, dtype=share.dtype)), abs=1e-9
-        )
+            share[place] = share.get(place, 0.0) + choice.hedge / len(choice.hedges)
+        gaps = {place: separately(choice, place, **inputs(seed)) for place in share}
+        # Hedges are fitted together, to the tolerance of a comparison.
+        assert report.gap == pytest.approx(sum(share[p] * gaps[p] for p in share), abs=1e-5)
 
     def test_only_hypotheses_that_count_are_in_it(self, contested):
         choice = contested[1].match.choice
         shares = choice.shares(choice.evidence.score())
         assert float(shares.sum()) == pytest.approx(1)
-        assert float(shares[shares > 0].min()) >= LEAST_SHARE
-        assert set(shares.nonzero().squeeze(1).tolist()) == set(choice.averaged)
+        assert float(replace(choice, hedge=0.0).shares(choice.evidence.score()).max()) < 1
+        assert float(shares[list(choice.averaged)].min()) >= (1 - choice.hedge) * LEAST_SHARE
+        assert tuple(shares.nonzero().squeeze(1).tolist()) == choice.parts
 
     def test_the_shares_are_shown(self, contested):
         report = contested[1]
@@ -102,13 +112,13 @@ class TestAverage:
     def test_what_is_shown_adds_up_to_the_gap(self, contested):
         """Also where it is averaged under several penalties, of which one is listed."""
         table = contested[1].hypotheses()
-        assert contested[1].match.choice.hedges
+        assert contested[1].match.choice.hedge
         assert table["share"].sum() == pytest.approx(1)
         assert (table["share"] * table["gap"]).sum() == pytest.approx(contested[1].gap, abs=1e-9)
 
     def test_the_report_says_so(self, contested):
         choice = contested[1].match.choice
-        stories = {choice.candidates[place].says for place in choice.averaged}
+        stories = {choice.candidates[place].says for place in choice.parts}
         assert f"averages {len(stories)} hypotheses" in str(contested[1])
 
     def test_an_estimator_asked_for_belongs_to_the_chosen_weights(self, contested):
@@ -133,7 +143,7 @@ class TestAverage:
         gaps = {a.place: a.gap for a in report.alternatives}
         spread = sum(
             float(shares[place]) * (gaps[place] - report.gap) ** 2
-            for place in choice.averaged
+            for place in choice.parts
             if place in gaps
         )
         assert report.analytic_errors[0] ** 2 >= spread - 1e-12
@@ -142,7 +152,7 @@ class TestAverage:
         seed, report = contested
         several = estimate_shift(**inputs(seed), metric=["accuracy", "auroc"], confidence=None)
         assert several.gap == pytest.approx(report.gap, abs=1e-12)
-        members = several.match.choice.averaged
+        members = several.match.choice.parts
         own = [
             estimate_shift(
                 **inputs(seed),
@@ -157,28 +167,62 @@ class TestAverage:
 
 
 class TestHedge:
-    """Shifts of many features hold all single ones: part of the doubt between these is theirs."""
+    """Where the data hardly decide the weights, shifts of many features share the gap."""
 
-    def test_is_half_of_what_the_largest_share_leaves(self, contested):
+    def test_goes_by_the_errors_of_both(self, contested):
+        _, report = contested
+        choice = report.match.choice
+        both = report.source, report.target
+        shares = replace(choice, hedge=0.0).shares(choice.evidence.score()).tolist()
+        behind = Hypotheses(*both, report.match, Auto())
+
+        def moments(place):
+            fitted = behind.fit(place)[1]
+            gap = estimate_gap(*both, fitted.weight_function, "accuracy", own_estimator(fitted))
+            values = row_values(*both, "accuracy")
+            error = analytic_error(*both, fitted, gap, values)
+            if choice.candidates[place].words == "nothing":  # As uncertain as labels only.
+                labels, alone = behind.uncertain(place)[1], replace(gap, estimator="eff")
+                error = analytic_error(*both, labels, alone, values)
+            return float(gap.gap), error
+
+        found = [(shares[place], *moments(place)) for place in choice.averaged]
+        mean = sum(share * gap for share, gap, _ in found)
+        square = sum(share * ((gap - mean) ** 2 + error**2) for share, gap, error in found)
+        other = sum(moments(place)[1] for place in choice.hedges) / len(choice.hedges)
+        part = square / (square + (HEDGED * other) ** 2)
+        assert LEAST_HEDGED < part < MOST_HEDGED
+        assert choice.hedge == pytest.approx(part, rel=1e-9)
+
+    def test_is_taken_from_all_and_shared_by_the_penalties(self, contested):
         choice = contested[1].match.choice
         score = choice.evidence.score()
         many = [p for p, each in enumerate(choice.candidates) if each.rank == MANY]
-        assert list(choice.hedges) == many[1:]
-        plain = replace(choice, hedges=()).shares(score)
+        assert list(choice.hedges) == many
+        assert len(many) == 3
+        plain = replace(choice, hedge=0.0).shares(score)
         shares = choice.shares(score.expand(3, -1))
-        doubt = 1 - float(plain.max())
-        assert HEDGED * doubt >= LEAST_SHARE * len(choice.hedges)
-        kept = [p for p in choice.averaged if p not in choice.hedges]
-        torch.testing.assert_close(
-            shares[:, kept], (plain[kept] * (1 - HEDGED * doubt)).repeat(3, 1)
-        )
+        wanted = plain * (1 - choice.hedge)
+        wanted[many] += choice.hedge / 3
+        torch.testing.assert_close(shares, wanted.repeat(3, 1))
         assert shares.sum(dim=1).tolist() == pytest.approx([1, 1, 1])
 
-    def test_a_clear_answer_has_none(self):
+    def test_a_clear_answer_whose_weights_are_known_well_has_none(self):
         report = estimate_shift(**drawn_world(0, 2000, 2000).inputs(), confidence=None)
-        assert report.match.choice.hedges == ()
+        assert report.match.choice.hedge == 0
 
-    def test_nothing_takes_their_part_where_they_were_not_fitted(self, contested):
+    def test_what_the_data_rule_out_is_no_hedge(self, contested):
+        choice = contested[1].match.choice
+        far = choice.evidence.cost.clone()
+        errors = choice.evidence.standard_errors
+        best = int(choice.evidence.score().argmax())
+        far[list(choice.hedges)] += 1.01 * RULED_OUT * errors[best, list(choice.hedges)]
+        far[list(choice.hedges)] += choice.evidence.score()[list(choice.hedges)].max()
+        worse = replace(choice, hedge=0.0, evidence=replace(choice.evidence, cost=far))
+        assert worse.completed().hedges == ()
+        assert choice.completed().hedges == choice.hedges
+
+    def test_nothing_is_one_where_they_were_not_fitted(self, contested):
         choice = contested[1].match.choice
         few = [p for p, each in enumerate(choice.candidates) if each.rank < COVARIATES]
         without = replace(
@@ -190,16 +234,80 @@ class TestHedge:
                 on_target=choice.evidence.on_target[few],
                 cost=choice.evidence.cost[few],
             ),
-            averaged=tuple(p for p in choice.averaged if p in few),
             hedges=(),
+            hedge=0.0,
         )
-        assert without.hedged() is without
+        assert without.completed() is without
 
     def test_does_not_change_whose_name_the_average_bears(self, contested):
         choice = contested[1].match.choice
         for candidate in choice.candidates:
             named = choice.share_naming(candidate.features)
-            assert named == replace(choice, hedges=()).share_naming(candidate.features)
+            assert named == replace(choice, hedge=0.0).share_naming(candidate.features)
+
+    def test_of_a_metric_that_is_no_mean_goes_by_accuracy(self, contested):
+        seed, report = contested
+        other = estimate_shift(**inputs(seed), metric="auroc", confidence=None)
+        assert other.match.choice.hedge == report.match.choice.hedge
+
+
+class TestUnexplained:
+    """What no hypothesis on a few features explains is the mean of the simplest stories."""
+
+    def test_has_the_part_that_the_dispersion_leaves(self, dispersed):
+        choice = dispersed.match.choice
+        assert choice.unexplained == pytest.approx(1 - 1 / choice.dispersion)
+        assert 0.1 < choice.unexplained < 1
+        plain = replace(choice, extremes=()).shares(choice.evidence.score())
+        extra = choice.shares(choice.evidence.score()) - plain / choice.dispersion
+        for story in choice.extremes:
+            each = choice.unexplained / 3 / len(story)
+            assert extra[list(story)].tolist() == pytest.approx([each] * len(story))
+        assert float(extra.sum()) == pytest.approx(choice.unexplained)
+        words = [{choice.candidates[p].words for p in story} for story in choice.extremes]
+        assert words == [{"labels only"}, {"covariates only"}, {"labels and many features"}]
+        assert choice.candidates[choice.extremes[0][0]].rank == FEATURES
+
+    def test_moves_the_gap_and_is_listed(self, dispersed):
+        table = dispersed.hypotheses()
+        assert table["share"].sum() == pytest.approx(1)
+        assert (table["share"] * table["gap"]).sum() == pytest.approx(dispersed.gap, abs=1e-9)
+
+    def test_is_doubted_and_said(self, dispersed, tmp_path):
+        said = f"{dispersed.match.choice.unexplained:.0%} of the gap is the mean of the simplest"
+        assert any(said in reason for reason in dispersed.reasons)
+        assert dispersed.status != "identified"
+        dispersed.save_html(tmp_path / "page.html")
+        assert "is the mean of the simplest stories" in (tmp_path / "page.html").read_text()
+
+    def test_is_one_story_in_each_resample(self, dispersed):
+        choice = dispersed.match.choice
+        score = choice.evidence.score().repeat(3, 1)
+        shares = choice.resampled_shares(score, torch.arange(3))
+        torch.testing.assert_close(shares.mean(dim=0), choice.shares(choice.evidence.score()))
+        for place, story in enumerate(choice.extremes):
+            alone = shares[place] - shares.amin(dim=0)
+            assert float(alone[list(story)].sum()) == pytest.approx(choice.unexplained)
+
+    def test_the_interval_holds_what_the_stories_differ_by(self, dispersed):
+        choice = dispersed.match.choice
+        behind = Hypotheses(dispersed.source, dispersed.target, dispersed.match, Auto())
+        gaps = []
+        for story in choice.extremes:
+            fits = [behind.fit(place)[1] for place in story]
+            both = dispersed.source, dispersed.target
+            found = [
+                float(estimate_gap(*both, f.weight_function, "accuracy", own_estimator(f)).gap)
+                for f in fits
+            ]
+            gaps.append(sum(found) / len(found))
+        spread = torch.tensor(gaps).std(correction=0)
+        assert dispersed.standard_errors[0] > 0.8 * choice.unexplained * float(spread)
+
+    def test_a_sparse_shift_leaves_nothing(self, contested):
+        choice = contested[1].match.choice
+        assert choice.dispersion == 1
+        assert choice.unexplained == 0
 
 
 class TestVerdict:
@@ -229,7 +337,7 @@ class TestVerdict:
         choice = report.match.choice
         nothing = next(i for i, c in enumerate(choice.candidates) if c.words == "nothing")
         assert choice.behind_silent == 0
-        other = replace(choice, chosen=nothing, averaged=(), silent=(choice.chosen,))
+        other = replace(choice, chosen=nothing, averaged=(), hedges=(), silent=(choice.chosen,))
         score, errors = choice.evidence.score(), choice.evidence.standard_errors
         ahead = (score[choice.chosen] - score[nothing]) / errors[choice.chosen, nothing]
         assert other.behind_silent == pytest.approx(float(ahead))
@@ -265,7 +373,7 @@ class TestShown:
         report = contested[1]
         choice = report.match.choice
         shares = choice.shares(choice.evidence.score())
-        largest = sorted(choice.averaged, key=lambda place: -float(shares[place]))[:MOST_BESIDE]
+        largest = sorted(choice.parts, key=lambda place: -float(shares[place]))[:MOST_BESIDE]
         listed = {choice.candidates[found.place].says for found in report.alternatives}
         assert {choice.candidates[place].says for place in largest} <= listed
         table = report.hypotheses()
@@ -278,7 +386,7 @@ class TestShown:
     def test_what_the_search_fitted_is_not_fitted_again(self, contested):
         report = contested[1]
         choice = report.match.choice
-        assert set(choice.averaged) - {choice.chosen} <= set(choice.fitted)
+        assert set(choice.parts) - {choice.chosen} <= set(choice.fitted)
         behind = Hypotheses(report.source, report.target, report.match, Auto())
         for place in set(choice.fitted) - {choice.chosen}:
             assert behind.fit(place)[1] is choice.fitted[place]
@@ -292,28 +400,31 @@ class TestShown:
                 atol=1e-3,
             )
 
-    def test_the_page_says_who_has_the_doubt(self, contested, tmp_path):
+    def test_the_page_says_what_is_hedged(self, contested, tmp_path):
         report = contested[1]
-        plain = replace(report.match.choice, hedges=())
+        plain = replace(report.match.choice, hedge=0.0)
         for choice, said in ((report.match.choice, True), (plain, False)):
             path = tmp_path / f"{said}.html"
             replace(report, match=replace(report.match, choice=choice)).save_html(path)
-            assert ("left to a shift of many features" in path.read_text()) == said
+            assert ("left to a shift of many features whatever" in path.read_text()) == said
 
     def test_penalties_of_one_hypothesis_are_no_others(self, contested):
         choice = contested[1].match.choice
         many = tuple(p for p, each in enumerate(choice.candidates) if each.rank == MANY)
         assert len(many) > 1
-        assert replace(choice, averaged=many).stories == 1
+        plain = replace(choice, hedge=0.0)
+        assert replace(plain, averaged=many).stories == 1
         assert replace(choice, averaged=many, chosen=many[0]).stories == 0
-        assert replace(choice, averaged=()).stories == 0
+        assert replace(plain, averaged=()).stories == 0
+        assert replace(choice, averaged=()).stories == 2
 
     def test_the_gap_of_one_other_hypothesis_is_no_average_in_words(self, contested, tmp_path):
         report = contested[1]
         choice = report.match.choice
         other = next(place for place in choice.averaged if place != choice.chosen)
         alone = replace(
-            report, match=replace(report.match, choice=replace(choice, averaged=(other,)))
+            report,
+            match=replace(report.match, choice=replace(choice, averaged=(other,), hedge=0.0)),
         )
         assert "; the gap is that of another hypothesis, the likeliest that can tell it" in str(
             alone
@@ -334,7 +445,7 @@ class TestOdds:
     def test_evidence_counts_less_where_no_hypothesis_explains_the_data(
         self, contested, dispersion
     ):
-        choice = replace(contested[1].match.choice, dispersion=dispersion, hedges=())
+        choice = replace(contested[1].match.choice, dispersion=dispersion, hedge=0.0)
         score = choice.evidence.score()
         mass = torch.tensor(masses(choice, score.tolist(), 400 * 400 / 800), dtype=torch.float64)
         members = list(choice.averaged)
@@ -345,7 +456,7 @@ class TestOdds:
     def test_a_feature_that_adds_nothing_leaves_the_average_as_it_was(self, contested):
         choice = contested[1].match.choice
         score = choice.evidence.score()
-        everything = replace(choice, averaged=tuple(range(len(choice.candidates))))
+        everything = replace(choice, averaged=tuple(range(len(choice.candidates))), hedge=0.0)
         idle = [
             place
             for place, candidate in enumerate(choice.candidates)
@@ -374,10 +485,8 @@ class TestOdds:
         assert bool(together.isfinite().all())
         torch.testing.assert_close(together.sum(dim=1), torch.ones(3, dtype=torch.float64))
 
-    def test_a_shift_of_many_features_disperses(self):
-        pair = drawn_world(1, 3000, 3000, features=8, shifted=6, strength=1.5)
-        choice = estimate_shift(**pair.inputs(), confidence=None).match.choice
-        assert choice.dispersion > 1
+    def test_a_shift_of_many_features_disperses(self, dispersed):
+        assert dispersed.match.choice.dispersion > 1
 
 
 class TestResamples:
@@ -391,7 +500,8 @@ class TestResamples:
                 break
         assert not choice.averaged
         assert choice.chosen in choice.resampled
-        shares = choice.shares(choice.evidence.score())
+        score, story = choice.evidence.score()[None], torch.zeros(1, dtype=torch.int64)
+        shares = choice.resampled_shares(score, story)[0]
         others = [place for place in choice.resampled if place != choice.chosen]
         assert float(shares[others].max()) < LEAST_SHARE
         low, high = report.interval
@@ -419,7 +529,7 @@ class TestNoAverage:
 
     def test_a_population_leaves_nothing_open(self):
         report = estimate_shift(**exact_world(3, features=4).inputs(), confidence=None)
-        assert not report.match.choice.averaged
+        assert not report.match.choice.parts
 
     def test_sees_em_takes_what_it_chose(self, contested):
         seed, _ = contested

@@ -89,14 +89,14 @@ def test_slices_are_averaged_where_the_report_is():
     pair = make_sparse_joint_shift(800, 800, features=5, strength=0.4, generator=generator)
     report = estimate_shift(**pair.inputs(), replicates=0)
     choice = report.match.choice
-    assert len(choice.averaged) > 1
+    assert len(choice.parts) > 1
     shares = choice.shares(choice.evidence.score())
     value, square = 0.0, 0.0
-    for place in choice.averaged:
+    for place in choice.parts:
         match = choice.fitted[place]
         alone = replace(
             report,
-            match=replace(match, choice=replace(choice, averaged=())),
+            match=replace(match, choice=replace(choice, averaged=(), hedge=0.0, extremes=())),
             weights=match.weight_function.of_rows(report.source.rows, report.source.labels),
             gaps=(replace(report.gaps[0], estimator=own_estimator(match)),),
         ).by("x1")

@@ -28,9 +28,8 @@ MOST_FEATURES = 3
 LEAST_NEW = 1e-3
 """A hypothesis that explains no more than a special case of it counts by so much, not by nothing:
 in a resample none of those that are averaged may explain more."""
-HEDGED = 0.5
-"""Part of the doubt in an average, which is all but its largest share, that goes to shifts of many
-features: of single ones that are as likely all but one are wrong, these hold each of them."""
+RULED_OUT = 3.0
+"""Standard errors behind the best from which on a hypothesis is not to be reckoned with."""
 NOTHING, FEATURES, COVARIATES, MANY = 0, 1, 10, 11
 """Ranks of simplicity: s features without labels have FEATURES + 2s - 1, with labels one more."""
 
@@ -93,11 +92,14 @@ class Choice:
         evidence: their ratios.
         eligible: (H,) bool; those that could be chosen.
         chosen: position of the chosen one.
-        averaged: positions of those that the gap is averaged over, in order; empty to take the
-            chosen one's gap.
-        hedges: positions of those averaged ones that share a part of the doubt between them.
+        averaged: positions of those that share the gap by their odds, in order; empty for the
+            chosen one alone.
         resampled: the same for resamples, where the chosen one alone has a share that counts:
             it and others that would have one in some resamples; empty to choose anew in each.
+        hedges: positions of shifts of many features that may share the gap whatever their odds.
+        hedge: their part in it.
+        extremes: positions by story, of the simplest stories that allow for all features; where no
+            hypothesis explains the data fully they have the part of the gap that is not explained.
         silent: positions of those that would be averaged if labels could be told apart in their
             cells, without which they know nothing of the gap.
         fitted: matches of those that were fitted to all rows, by position; of all averaged ones.
@@ -110,8 +112,10 @@ class Choice:
     eligible: Tensor
     chosen: int
     averaged: tuple[int, ...] = ()
-    hedges: tuple[int, ...] = ()
     resampled: tuple[int, ...] = ()
+    hedges: tuple[int, ...] = ()
+    hedge: float = 0.0
+    extremes: tuple[tuple[int, ...], ...] = ()
     silent: tuple[int, ...] = ()
     fitted: Mapping[int, Match] = field(default_factory=dict)
     dispersion: float = 1.0
@@ -135,10 +139,27 @@ class Choice:
         return self.candidates[self.chosen]
 
     @property
+    def parts(self) -> tuple[int, ...]:
+        """Positions of all that have a share in the gap, in order; none if it is the chosen one's.
+
+        Some may say the same, under another penalty.
+        """
+        others = {place for story in self.extremes for place in story}
+        others |= set(self.hedges) if self.hedge else set()
+        if not self.averaged and not others:
+            return ()
+        return tuple(sorted({*(self.averaged or (self.chosen,)), *others}))
+
+    @property
     def stories(self) -> int:
         """How many different things the gap rests on; 0 if on what the chosen one says alone."""
-        said = {self.candidates[place].says for place in self.averaged}
+        said = {self.candidates[place].says for place in self.parts}
         return 0 if said <= {self.candidate.says} else len(said)
+
+    @property
+    def unexplained(self) -> float:
+        """Part of the gap that is left to the simplest stories."""
+        return 1 - 1 / self.dispersion if self.extremes else 0.0
 
     @property
     def passed_over(self) -> bool:
@@ -177,44 +198,61 @@ class Choice:
         return (usable.softmax(dim=0) >= least).nonzero().squeeze(1).tolist()
 
     def shares(self, score: Tensor) -> Tensor:
-        """(..., H) share of every hypothesis in the average, by scores (..., H)."""
-        shares = self._by_odds(score)
-        if self.hedges:
-            hedged = HEDGED * (1 - shares.amax(dim=-1, keepdim=True))
-            shares = shares * (1 - hedged)
-            shares[..., list(self.hedges)] += hedged / len(self.hedges)
+        """(..., H) share of every hypothesis in the gap, by scores (..., H)."""
+        shares = self._by_odds(score, self.averaged or (self.chosen,))
+        for story in self.extremes:
+            shares[..., list(story)] += self.unexplained / len(self.extremes) / len(story)
         return shares
 
-    def _by_odds(self, score: Tensor) -> Tensor:
-        """(..., H) shares by the odds of hypotheses alone."""
-        usable = torch.full_like(score, -torch.inf)
-        members = list(self.averaged or self.resampled)
-        usable[..., members] = self._log_odds(score)[..., members]
-        return usable.softmax(dim=-1)
+    def resampled_shares(self, score: Tensor, story: Tensor) -> Tensor:
+        """(B, H) the same in resamples, by scores (B, H).
 
-    def hedged(self) -> Choice:
-        """With a part of the doubt given to shifts of many features, if there are any.
-
-        Not to the least penalised one, which comes first and follows chance the most.
+        What no hypothesis explains belongs to one of the simplest stories in each, by its position
+        (B,): they need not hold on average, one of them may hold alone.
         """
-        many = [place for place, each in enumerate(self.candidates) if each.rank == MANY][1:]
-        doubt = 1 - float(self._by_odds(self.evidence.score()).max())
-        if not many or HEDGED * doubt < LEAST_SHARE * len(many):
+        shares = self._by_odds(score, self.averaged or self.resampled or (self.chosen,))
+        for place, members in enumerate(self.extremes):
+            part = self.unexplained / len(members) * (story == place).to(shares)
+            shares[:, list(members)] += part[:, None]
+        return shares
+
+    def _by_odds(self, score: Tensor, members: tuple[int, ...]) -> Tensor:
+        """(..., H) shares of what is explained, by odds but for the hedge."""
+        usable = torch.full_like(score, -torch.inf)
+        usable[..., list(members)] = self._log_odds(score)[..., list(members)]
+        shares = usable.softmax(dim=-1) * (1 - self.hedge)
+        if self.hedge:
+            shares[..., list(self.hedges)] += self.hedge / len(self.hedges)
+        return shares * (1 - self.unexplained)
+
+    def completed(self) -> Choice:
+        """With the shifts of many features that may hedge, and the simplest stories, if fitted."""
+        many = [place for place, each in enumerate(self.candidates) if each.rank == MANY]
+        if not many:
             return self
-        averaged = tuple(sorted({*self.averaged, *many}))
-        return replace(self, averaged=averaged, hedges=tuple(many))
+        score = self.evidence.score()
+        best = int(score.argmax())
+        behind = score[best] - score[many]
+        near = bool((behind <= RULED_OUT * self.evidence.standard_errors[best, many]).any())
+        found = replace(self, hedges=tuple(many) if near else ())
+        if self.dispersion <= 1:
+            return found
+        alone = [
+            next(p for p, each in enumerate(self.candidates) if each.rank == rank)
+            for rank in (FEATURES, COVARIATES)
+        ]
+        return replace(found, extremes=(*((place,) for place in alone), tuple(many)))
 
     def share_naming(self, features: tuple[int, ...]) -> float:
         """Share, in the average, of hypotheses that name these features, others beside them or not.
 
-        One where nothing is averaged.
+        The hedge names none and does not count.
         """
-        if not self.averaged:
-            return 1.0
-        shares = self._by_odds(self.evidence.score())
+        plain = replace(self, hedge=0.0, extremes=())
+        shares = plain.shares(self.evidence.score())
         return sum(
             float(shares[place])
-            for place in self.averaged
+            for place in self.averaged or (self.chosen,)
             if set(features) <= set(self.candidates[place].features)
         )
 

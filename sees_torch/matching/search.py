@@ -288,9 +288,11 @@ class Search:
             hopeless = [place for place in members if self._hopeless(self._fit(place))]
             if not hopeless:
                 silent = (~open_to).nonzero().squeeze(1).tolist()
-                choice = replace(choice, silent=tuple(silent))
+                choice = replace(choice, silent=tuple(silent)).completed()
+                for place in {place for story in choice.extremes for place in story}:
+                    self._fit(place)
                 if members != [choice.chosen]:
-                    return replace(choice, averaged=tuple(members)).hedged()
+                    return replace(choice, averaged=tuple(members))
                 near = choice.likely(open_to, RESAMPLED_SHARE)
                 known = [place for place in near if not self._hopeless(self._fit(place))]
                 return replace(choice, resampled=tuple(known))

@@ -44,6 +44,9 @@ RESAMPLED_STANDARD_ERRORS = 2 * STANDARD_ERRORS
 """The same in a bootstrap resample, whose score carries the noise of the sample and its own."""
 TEMPER = 0.7
 """Log-likelihoods count by this much when hypotheses are averaged: none is quite right."""
+UNSURE = 0.01
+"""And so is p(y|x): a leftover of this part of a standard deviation is as good as a standard error,
+however many rows there are."""
 LEAST_SHARE = 0.02
 """Hypotheses with a smaller share are left out of the average."""
 LEAST_RATIO = 1e-3
@@ -207,8 +210,8 @@ def misfit(source: Source, target: Target, ratio: Tensor) -> float:
         ratio: (m,) r on the target, divided by its mean over the source.
 
     Returns:
-        The largest z-score over what the largest of so many independent ones would be; above
-        one, some feature shifted in a way that r does not explain.
+        The largest z-score over what the largest of so many independent ones would be, with an
+        allowance for p(y|x); above one, some feature shifted in a way that r does not explain.
     """
     worst, tests = torch.zeros_like(ratio[0]), 0
     for j, size in enumerate(source.schema.cardinalities):
@@ -222,8 +225,9 @@ def misfit(source: Source, target: Target, ratio: Tensor) -> float:
             sums[1].index_add_(0, code, (label * share[:, None]).square() * mass[:, None])
             moments.append((sums[0], (sums[1] - sums[0].square()) / sample.total))
         (before, noise), (after, other) = moments
+        unsure = UNSURE**2 * noise * source.total
         counted = (before > 0) & (noise + other > 0)
-        score = (after - before) / (noise + other).clamp_min(1e-37).sqrt()
+        score = (after - before) / (noise + other + unsure).clamp_min(1e-37).sqrt()
         worst = torch.maximum(worst, torch.where(counted, score.abs(), 0.0).max())
         tests += counted.numel()
     return float(worst) / NormalDist().inv_cdf(1 - 0.005 / tests)

@@ -91,12 +91,23 @@ def _averaged(report: ShiftReport) -> str:
             " It names what moved. The gap is not its own but that of another hypothesis, the "
             "likeliest that can tell it; its share is 100%."
         )
-    hedged = " Half of the doubt is left to a shift of many features." if choice.hedges else ""
-    return (
+    said = (
         " It names what moved. The gap is not its own but an average over "
         f"{choice.stories} hypotheses that the data leave open, by how well they explain "
-        "them; their shares stand at the end of the rows, those of the largest are listed." + hedged
+        "them; their shares stand at the end of the rows, those of the largest are listed."
     )
+    if choice.hedge:
+        part = (1 - choice.unexplained) * choice.hedge
+        said += (
+            f" Of it, {part:.0%} is left to a shift of many features whatever the evidence: the "
+            "data hardly decide the weights of the others."
+        )
+    if choice.unexplained:
+        said += (
+            f" No hypothesis explains the target fully, so {choice.unexplained:.0%} is the mean of "
+            "the simplest stories: labels alone, features alone, many of both."
+        )
+    return said
 
 
 def diagnostics(report: ShiftReport) -> Html:

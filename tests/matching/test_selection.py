@@ -517,6 +517,15 @@ class TestMisfit:
         _, source, target = self.samples(seed)
         assert misfit(source, target, torch.ones_like(target.count)) > 1.5
 
+    @pytest.mark.parametrize(("strength", "left"), [(0.0, False), (1.0, True)])
+    def test_what_is_small_stays_so_however_many_rows_show_it(self, strength, left):
+        """Each row as if it were fifty: what is chance here is then beyond all chance."""
+        pair = drawn_world(seed=1, n=20_000, m=20_000, strength=strength)
+        many = np.full(20_000, 50.0)
+        source = Source(pair.source, pair.labels, pair.source_proba, weight=many)
+        target = Target(pair.target, pair.target_proba, source, weight=many)
+        assert (misfit(source, target, torch.ones_like(target.count)) > 1) == left
+
 
 @pytest.mark.parametrize("method", [Auto(), SEESem(1)])
 def test_of_very_many_rows_a_part_tells_which_features_are_worth_a_look(method, monkeypatch):

@@ -179,7 +179,7 @@ def _shares(
     stories = max(len(choice.extremes), 1)
     story = torch.randint(stories, (len(here),), generator=generator, device=here.device)
     shares = choice.resampled_shares(score, story).to(torch.float64)
-    members = sorted({*choice.parts, *choice.resampled})
+    members = (shares > 0).any(dim=0).nonzero().squeeze(1).tolist()
     return chosen, {place: shares[:, place] for place in members}
 
 

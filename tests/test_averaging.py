@@ -245,6 +245,12 @@ class TestHedge:
             named = choice.share_naming(candidate.features)
             assert named == replace(choice, hedge=0.0).share_naming(candidate.features)
 
+    def test_makes_no_interval_shorter(self, contested):
+        choice = contested[1].match.choice
+        score, story = choice.evidence.score()[None], torch.zeros(1, dtype=torch.int64)
+        plain = replace(choice, hedge=0.0).shares(score)
+        torch.testing.assert_close(choice.resampled_shares(score, story), plain)
+
     def test_of_a_metric_that_is_no_mean_goes_by_accuracy(self, contested):
         seed, report = contested
         other = estimate_shift(**inputs(seed), metric="auroc", confidence=None)

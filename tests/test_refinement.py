@@ -276,7 +276,6 @@ def test_a_resample_is_refined_anew():
             [row_values(*given, "accuracy")],
             [gap],
             [None],
-            average=False,
             replicates=30,
             calibration=calibration,
             generator=torch.Generator().manual_seed(2),

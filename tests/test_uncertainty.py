@@ -98,7 +98,6 @@ class TestBootstrap:
             [values],
             [gap],
             [None],
-            average=False,
             replicates=4,
             generator=torch.Generator().manual_seed(5),
         )
@@ -144,7 +143,6 @@ class TestBootstrap:
                 [row_values(*given, "accuracy")],
                 [gap],
                 [None],
-                average=False,
                 replicates=30,
                 calibration=calibration,
                 generator=torch.Generator().manual_seed(2),

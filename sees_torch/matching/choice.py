@@ -199,7 +199,10 @@ class Choice:
 
     def shares(self, score: Tensor) -> Tensor:
         """(..., H) share of every hypothesis in the gap, by scores (..., H)."""
-        shares = self._by_odds(score, self.averaged or (self.chosen,))
+        shares = self._by_odds(score, self.averaged or (self.chosen,)) * (1 - self.hedge)
+        if self.hedge:
+            shares[..., list(self.hedges)] += self.hedge / len(self.hedges)
+        shares = shares * (1 - self.unexplained)
         for story in self.extremes:
             shares[..., list(story)] += self.unexplained / len(self.extremes) / len(story)
         return shares
@@ -208,22 +211,21 @@ class Choice:
         """(B, H) the same in resamples, by scores (B, H).
 
         What no hypothesis explains belongs to one of the simplest stories in each, by its position
-        (B,): they need not hold on average, one of them may hold alone.
+        (B,): they need not hold on average, one of them may hold alone. There is no hedge: what a
+        penalty decides hardly varies, whatever it is off by, and an interval must not profit.
         """
         shares = self._by_odds(score, self.averaged or self.resampled or (self.chosen,))
+        shares = shares * (1 - self.unexplained)
         for place, members in enumerate(self.extremes):
             part = self.unexplained / len(members) * (story == place).to(shares)
             shares[:, list(members)] += part[:, None]
         return shares
 
     def _by_odds(self, score: Tensor, members: tuple[int, ...]) -> Tensor:
-        """(..., H) shares of what is explained, by odds but for the hedge."""
+        """(..., H) shares of some hypotheses by their odds alone."""
         usable = torch.full_like(score, -torch.inf)
         usable[..., list(members)] = self._log_odds(score)[..., list(members)]
-        shares = usable.softmax(dim=-1) * (1 - self.hedge)
-        if self.hedge:
-            shares[..., list(self.hedges)] += self.hedge / len(self.hedges)
-        return shares * (1 - self.unexplained)
+        return usable.softmax(dim=-1)
 
     def completed(self) -> Choice:
         """With the shifts of many features that may hedge, and the simplest stories, if fitted."""
@@ -248,11 +250,11 @@ class Choice:
 
         The hedge names none and does not count.
         """
-        plain = replace(self, hedge=0.0, extremes=())
-        shares = plain.shares(self.evidence.score())
+        members = self.averaged or (self.chosen,)
+        shares = self._by_odds(self.evidence.score(), members)
         return sum(
             float(shares[place])
-            for place in self.averaged or (self.chosen,)
+            for place in members
             if set(features) <= set(self.candidates[place].features)
         )
 

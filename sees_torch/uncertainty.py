@@ -176,9 +176,8 @@ def _shares(
         return chosen, {
             place: (chosen == place).to(torch.float64) for place in torch.unique(chosen).tolist()
         }
-    stories = max(len(choice.extremes), 1)
-    story = torch.randint(stories, (len(here),), generator=generator, device=here.device)
-    shares = choice.resampled_shares(score, story).to(torch.float64)
+    luck = torch.rand(len(here), 2, generator=generator, dtype=score.dtype, device=score.device)
+    shares = choice.resampled_shares(score, luck).to(torch.float64)
     members = (shares > 0).any(dim=0).nonzero().squeeze(1).tolist()
     return chosen, {place: shares[:, place] for place in members}
 

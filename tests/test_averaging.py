@@ -245,11 +245,15 @@ class TestHedge:
             named = choice.share_naming(candidate.features)
             assert named == replace(choice, hedge=0.0).share_naming(candidate.features)
 
-    def test_makes_no_interval_shorter(self, contested):
+    def test_has_all_or_nothing_of_a_resample(self, contested):
         choice = contested[1].match.choice
-        score, story = choice.evidence.score()[None], torch.zeros(1, dtype=torch.int64)
-        plain = replace(choice, hedge=0.0).shares(score)
-        torch.testing.assert_close(choice.resampled_shares(score, story), plain)
+        score = choice.evidence.score()
+        luck = torch.tensor([[0.0, 0.5], [1.01 * choice.hedge, 0.5]])
+        hedged, plain = choice.resampled_shares(score.repeat(2, 1), luck)
+        assert hedged[list(choice.hedges)].tolist() == pytest.approx([1 / 3] * 3)
+        torch.testing.assert_close(plain, replace(choice, hedge=0.0).shares(score))
+        mean = choice.hedge * hedged + (1 - choice.hedge) * plain
+        torch.testing.assert_close(mean, choice.shares(score))
 
     def test_of_a_metric_that_is_no_mean_goes_by_accuracy(self, contested):
         seed, report = contested
@@ -289,11 +293,18 @@ class TestUnexplained:
     def test_is_one_story_in_each_resample(self, dispersed):
         choice = dispersed.match.choice
         score = choice.evidence.score().repeat(3, 1)
-        shares = choice.resampled_shares(score, torch.arange(3))
+        luck = torch.tensor([[0.99, 0.0], [0.99, 0.5], [0.99, 0.99]], dtype=score.dtype)
+        shares = choice.resampled_shares(score, luck)
         torch.testing.assert_close(shares.mean(dim=0), choice.shares(choice.evidence.score()))
         for place, story in enumerate(choice.extremes):
             alone = shares[place] - shares.amin(dim=0)
             assert float(alone[list(story)].sum()) == pytest.approx(choice.unexplained)
+
+    def test_of_two_resamples_one_story_at_least_has_none(self):
+        pair = drawn_world(1, 3000, 3000, features=8, shifted=6, strength=1.5)
+        report = estimate_shift(**pair.inputs(), replicates=2)
+        assert len(report.match.choice.extremes) == 3
+        assert report.interval[0] <= report.gap <= report.interval[1]
 
     def test_the_interval_holds_what_the_stories_differ_by(self, dispersed):
         choice = dispersed.match.choice
@@ -506,8 +517,8 @@ class TestResamples:
                 break
         assert not choice.averaged
         assert choice.chosen in choice.resampled
-        score, story = choice.evidence.score()[None], torch.zeros(1, dtype=torch.int64)
-        shares = choice.resampled_shares(score, story)[0]
+        score = choice.evidence.score()[None]
+        shares = choice.resampled_shares(score, torch.ones(1, 2, dtype=score.dtype))[0]
         others = [place for place in choice.resampled if place != choice.chosen]
         assert float(shares[others].max()) < LEAST_SHARE
         low, high = report.interval

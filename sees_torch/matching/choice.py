@@ -207,18 +207,21 @@ class Choice:
             shares[..., list(story)] += self.unexplained / len(self.extremes) / len(story)
         return shares
 
-    def resampled_shares(self, score: Tensor, story: Tensor) -> Tensor:
-        """(B, H) the same in resamples, by scores (B, H).
+    def resampled_shares(self, score: Tensor, luck: Tensor) -> Tensor:
+        """(B, H) the same in resamples, by scores (B, H) and luck (B, 2) between 0 and 1.
 
-        What no hypothesis explains belongs to one of the simplest stories in each, by its position
-        (B,): they need not hold on average, one of them may hold alone. There is no hedge: what a
-        penalty decides hardly varies, whatever it is off by, and an interval must not profit.
+        In each, one of the simplest stories has all of what no hypothesis explains, and the hedge
+        has all or nothing of the rest: they need not hold in part, one of them may hold alone.
         """
         shares = self._by_odds(score, self.averaged or self.resampled or (self.chosen,))
+        if self.hedge:
+            hedged = torch.zeros_like(shares[0])
+            hedged[list(self.hedges)] = 1 / len(self.hedges)
+            shares = torch.where(luck[:, :1] < self.hedge, hedged, shares)
         shares = shares * (1 - self.unexplained)
         for place, members in enumerate(self.extremes):
-            part = self.unexplained / len(members) * (story == place).to(shares)
-            shares[:, list(members)] += part[:, None]
+            holds = (luck[:, 1] * len(self.extremes)).floor() == place
+            shares[:, list(members)] += holds[:, None] * (self.unexplained / len(members))
         return shares
 
     def _by_odds(self, score: Tensor, members: tuple[int, ...]) -> Tensor:

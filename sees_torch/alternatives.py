@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sees_torch.data import Source, Target
-from sees_torch.data.samples import is_population
-from sees_torch.efficient import cells_of, mean_variance, variance, worst_condition
+from sees_torch.efficient import mean_variance
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
 from sees_torch.matching import Match
-from sees_torch.matching.choice import RULED_OUT
+from sees_torch.matching.hidden import worst_hidden
 from sees_torch.matching.hypotheses import Hypotheses
-from sees_torch.matching.search import HOPELESS, SCREENED
 from sees_torch.matching.selection import STANDARD_ERRORS, TIE
 from sees_torch.uncertainty import analytic_error
 
@@ -166,30 +164,15 @@ def power(
 ) -> tuple[float, int] | None:
     """Labelled rows that the gap would be worth had the worst feature shifted with the label.
 
-    An answer that names no feature is precise only if it is right: where a shift of some feature
-    would leave the gap uncertain, it would also go unseen.
-
     Returns:
-        The number, and the position of the feature; of features that are not ruled out and in
-        whose cells labels can be told apart. None if there is none, if the answer names features
-        with the label, or of so many rows that every one would be worth many.
+        The number, and the position of the feature; None where `worst_hidden` has none.
     """
     choice, values = hypotheses.choice, row_values(source, target, metric)
+    if choice is None or values is None:
+        return None
+    worst = worst_hidden(source, target, choice, lambda place: hypotheses.fit(place)[1], values)
+    if worst is None:
+        return None
+    error, feature = worst
     chosen = hypotheses.fit(hypotheses.chosen)[1]
-    named = len(chosen.features) > 0 and chosen.estimator is None
-    if choice is None or named or is_population(source, target):
-        return None
-    if max(len(source), len(target)) > SCREENED:
-        return None
-    found = []
-    for place, behind in enumerate(choice.behind.tolist()):
-        candidate = choice.candidates[place]
-        single = candidate.with_labels and len(candidate.features) == 1
-        if values is None or not single or behind > RULED_OUT:
-            continue
-        function = hypotheses.fit(place)[1].weight_function
-        if worst_condition(source, target, function) <= HOPELESS:
-            error = variance(source, target, cells_of(function, source, target), values) ** 0.5
-            rows = label_equivalent(source, chosen, metric, error)
-            found.append((rows, candidate.features[0]))
-    return min(found, default=None)
+    return label_equivalent(source, chosen, metric, error), feature

@@ -18,14 +18,15 @@ from sees_torch.efficient import has_cells
 from sees_torch.gap import is_rate
 from sees_torch.matching import KnownWeights, Match, Method
 from sees_torch.matching.choice import Choice
+from sees_torch.matching.hidden import FEW_LABELS
 from sees_torch.matching.search import CONTESTED
 from sees_torch.matching.selection import STANDARD_ERRORS
 from sees_torch.uncertainty import normal_interval
 
 Status = Literal["identified", "weak", "not_identified"]
 
-FEW_LABELS, TOO_FEW_LABELS = 200.0, 20.0
-"""An estimate that is worth fewer labelled target rows than this is weak, or says nothing."""
+TOO_FEW_LABELS = 20.0
+"""An estimate that is worth fewer labelled target rows says nothing; below FEW_LABELS, little."""
 FEW_LABELS_OTHERWISE = 500.0
 """The same for an answer that names no feature with the label, had the worst one shifted. Where
 such answers are wrong (47 draws of CREDIT, 1,000 rows) it would be worth 0 to 520, half of them up

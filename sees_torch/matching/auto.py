@@ -55,7 +55,8 @@ class Auto(Parameters):
             search.add_tables(None)
             misfit, possible = search.misfit(), search.is_dense_cheap()
             dense = possible and search.is_dense()
-            moved = misfit > 1 or search.is_moved()
+            hidden = open_to_average and search.doubt_nothing()
+            moved = misfit > 1 or search.is_moved() or hidden
             # Of very many rows the misfit says whether more features moved, and costs far less.
             cheap = max(len(source), len(target)) <= SCREENED
             cheap = cheap and search.is_dense_cheap(MOST_ENTRIES)

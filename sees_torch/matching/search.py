@@ -26,6 +26,7 @@ from sees_torch.matching.choice import (
     Candidate,
     Choice,
 )
+from sees_torch.matching.hidden import FEW_LABELS, HOPELESS, accuracy_values, worst_hidden
 from sees_torch.matching.match import Match, quietly
 from sees_torch.matching.penalised import MOST_UNKNOWNS
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc
@@ -55,8 +56,6 @@ unasked; with more unknowns than rows only up to FEW_ENTRIES, asked or not."""
 FEW_ENTRIES = 1000
 CONTENDERS = 4
 """Feature sets of each size that are then compared on all rows."""
-HOPELESS = 1000.0
-"""Condition of a cell's system beyond which the gap cannot be estimated from it."""
 CONTESTED = 0.7
 """Standard errors that "nothing shifted" may be behind the best before it is doubted and gaps are
 averaged. With 3/4 small samples that shifted err more, with less intervals are wider where nothing
@@ -162,6 +161,20 @@ class Search:
             bool(choice.behind[choice.chosen] > CONTESTED) and not choice.evidence.population
         )
         return choice.candidate.rank != NOTHING or contested
+
+    def doubt_nothing(self) -> bool:
+        """Lower the odds of "nothing shifted" where a shift that was not seen may be there.
+
+        Returns:
+            Had some feature shifted with the label, accuracy would hardly be known.
+        """
+        values = accuracy_values(self.source, self.target)
+        worst = worst_hidden(self.source, self.target, self._choice(), self._fit, values)
+        right = float(self.source.mean(values.own))
+        if worst is None or right * (1 - right) >= FEW_LABELS * worst[0] ** 2:
+            return False
+        self.candidates[0] = candidates.nothing(candidates.HIDDEN)
+        return True
 
     def misfit(self) -> float:
         """What the best hypothesis so far leaves unexplained; above 1 more features moved."""

@@ -137,9 +137,9 @@ def test_other_weights_have_slices(method):
 
 def test_that_nothing_was_found_is_not_certain():
     """No shift, chosen among hypotheses: the gaps are zero, their intervals are not."""
-    given = drawn_world(0, 400, 300, features=3).inputs()
-    given |= {"target": given["source"][:200], "target_proba": given["source_proba"][:200]}
-    given |= {name: given[name][200:] for name in ("source", "labels", "source_proba")}
+    given = drawn_world(0, 2000, 300).inputs()
+    given |= {"target": given["source"][:1000], "target_proba": given["source_proba"][:1000]}
+    given |= {name: given[name][1000:] for name in ("source", "labels", "source_proba")}
     report = estimate_shift(**given, replicates=0)
     assert report.hypothesis == "nothing"
     found = report.by("x1")

@@ -2,6 +2,7 @@
 
     python -m experiments.natural --data FOLDER --cache CACHE
     python -m experiments.natural --data FOLDER --cache CACHE --method default --split report
+    python -m experiments.natural --data FOLDER --cache CACHE --family credit-groups fars
 
 Every pair has its classifier trained on rows of the source apart from those that are measured.
 There are two truths: the gap of the drawn rows, and the gap between all rows of both tables (the
@@ -14,9 +15,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise, permutations
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,6 +25,7 @@ import pandas as pd
 import torch
 from joblib import Parallel, delayed
 
+from experiments.families import FAMILIES, NATURAL
 from experiments.methods import calibration_for
 from experiments.simulated import METHODS as BASELINES
 from experiments.simulated import boosted_trees
@@ -53,74 +53,6 @@ class Pair:
     inputs: dict[str, Any]
     realised: float
     table: float
-
-
-@dataclass(frozen=True)
-class Family:
-    """Samples of one table from several places or times, and the pairs of them to compare."""
-
-    label: str
-    load: Callable[[Path, str], pd.DataFrame]
-    pairs: list[tuple[str, str]]
-    where: str
-
-
-def _income(folder: Path, state: str) -> pd.DataFrame:
-    frame = pd.read_csv(folder / f"income/{state}.csv.gz")
-    # The sample of California tells white from not white only.
-    return frame.assign(RAC1P=frame["RAC1P"].clip(upper=2))
-
-
-def _employ(folder: Path, sample: str) -> pd.DataFrame:
-    """A state and year, "adults" as the sample of New York has no one under 17."""
-    name, _, adults = sample.partition(" ")
-    frame = pd.read_csv(folder / f"employ/{name}.csv.gz")
-    return frame[frame["AGEP"] >= 17] if adults else frame
-
-
-def _insurance(folder: Path, sample: str) -> pd.DataFrame:
-    return pd.read_csv(folder / f"insurance/{sample}.csv.gz")
-
-
-def _covid(folder: Path, month: str) -> pd.DataFrame:
-    counts = pd.read_csv(folder / "covid/covid_2020_counts.csv.gz")
-    counts = counts[counts["month"] == month].drop(columns="month").fillna("missing")
-    return counts.loc[counts.index.repeat(counts.pop("count"))]
-
-
-MA_ADULTS, NY_ADULTS = "MA_2018 adults", "NY_2018_sample20k adults"
-MA_YEARS = ["MA_2015", "MA_2016", "MA_2017", "MA_2018"]
-FAMILIES = {
-    "income": Family(
-        "y",
-        _income,
-        list(permutations(["CA", "CO", "KS", "OH"], 2)),
-        "folktables, ACSIncome 2018, MAR made binary and RAC1P put in groups",
-    ),
-    "employ": Family(
-        "y",
-        _employ,
-        [
-            (MA_ADULTS, NY_ADULTS),
-            (NY_ADULTS, MA_ADULTS),
-            *pairwise(MA_YEARS),
-            (MA_YEARS[0], MA_YEARS[-1]),
-        ],
-        "folktables, ACSEmployment; Massachusetts also inside the wheel nannyml==0.13.1",
-    ),
-    "insurance": Family(
-        "y",
-        _insurance,
-        list(permutations(["CT_2018", "CT_2019", "CT_2021"], 2)),
-        "folktables, ACSPublicCoverage, Connecticut",
-    ),
-    "covid": Family(
-        "corona_result",
-        _covid,
-        list(permutations(["2020-04", "2020-06", "2020-08", "2020-10"], 2)),
-        "data.gov.il, 'COVID-19 tested individuals', counted by identical rows and month",
-    ),
-}
 
 
 def names(family: str) -> list[str]:
@@ -277,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the tables")
     parser.add_argument("--cache", type=Path, help="folder to keep built pairs in")
-    parser.add_argument("--family", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument("--family", nargs="+", default=list(NATURAL), choices=list(FAMILIES))
     parser.add_argument("--method", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--draws", type=int, default=1, help="seeds 0, 1, ... of every pair")
     parser.add_argument(

@@ -67,8 +67,9 @@ def is_case(one, other) -> bool:
 
 def masses(choice, score: list[float], rows: float) -> list[float]:
     """Of every hypothesis beyond the best of its special cases, one after the other."""
+    less = choice.dispersion + LEAST_GAIN * TEMPER * rows * max(score)
     own = [
-        candidate.odds * math.exp(TEMPER * rows * value / choice.dispersion)
+        candidate.odds * math.exp(TEMPER * rows * value / less)
         for candidate, value in zip(choice.candidates, score, strict=True)
     ]
     found = []

@@ -26,10 +26,12 @@ class Auto(Parameters):
     by), is chosen if it is as clearly ahead of "nothing"; all are kept as evidence. When even more
     than three features improve the score, the shift is not sparse, and one of the last two
     hypotheses is chosen. The choice says which features moved. The gap is an average over all
-    hypotheses, each by its odds given the data beyond those of its special cases, and half of the
-    doubt left to the last, since a number need not wait for the certainty that a name takes; unless
-    nothing shifted, less than 0.7 standard errors behind the best and with every feature explained,
-    or gradients are asked for. Of more than SCREENED distinct rows, a part first tells which
+    hypotheses, each by its odds given the data beyond those of its special cases, since a number
+    need not wait for the certainty that a name takes. Where the data hardly decide their weights
+    the last one has up to half of it; what none explains is the mean of labels only, covariates
+    only and the last one. There is no average if nothing shifted, less than 0.7 standard errors
+    behind the best, with every feature explained and no shift that could hide, or if gradients are
+    asked for. Of more than SCREENED distinct rows, a part first tells which
     feature sets are worth a look at all. Of so many rows, or more than MOST_ENTRIES pairs of a
     level and a label, shifts of many features are only looked at where the others leave some
     feature unexplained; of MOST_UNKNOWNS pairs, or of more pairs than rows (and than FEW_ENTRIES),

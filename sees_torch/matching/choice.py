@@ -268,7 +268,10 @@ class Choice:
         it explains as much as without, and many such would outvote what they add nothing to.
         """
         before = torch.tensor([candidate.odds for candidate in self.candidates]).to(score).log()
-        own = self.evidence.log_odds(score) / self.dispersion + before
+        explained = self.evidence.log_odds(score)
+        # A small part of all that is explained tells hypotheses apart no better than it names them.
+        unsure = LEAST_GAIN * explained.amax(dim=-1, keepdim=True).clamp_min(0.0)
+        own = explained / (self.dispersion + unsure) + before
         cases = pad(own, (0, 1), value=-torch.inf)[..., self._cases].amax(dim=-1)
         new = -torch.expm1((cases - own).clamp_max(0.0))
         return own + new.clamp_min(LEAST_NEW).log()

@@ -12,8 +12,9 @@ from sees_torch.alternatives import MOST_BESIDE
 from sees_torch.estimates import HEDGED, LEAST_HEDGED, MOST_HEDGED
 from sees_torch.gap import estimate_gap, own_estimator, row_values
 from sees_torch.identifiability import MOSTLY, _doubt_features, _Doubts
+from sees_torch.matching.candidate import COVARIATES, FEATURES, MANY
 from sees_torch.matching.candidates import HIDDEN, ODDS, UNMOVED
-from sees_torch.matching.choice import COVARIATES, FEATURES, LEAST_NEW, MANY, RULED_OUT
+from sees_torch.matching.choice import LEAST_NEW, RULED_OUT
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED, Search
 from sees_torch.matching.selection import LEAST_GAIN, LEAST_SHARE, TEMPER

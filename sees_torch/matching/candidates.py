@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from sees_torch.data.tables import Name
-from sees_torch.matching.choice import COVARIATES, FEATURES, MANY, NOTHING, Candidate
+from sees_torch.matching.candidate import COVARIATES, FEATURES, MANY, NOTHING, Candidate
 from sees_torch.matching.reference import NoShift
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc
 from sees_torch.matching.sees_em import CellShares, SEESem

@@ -60,6 +60,14 @@ def worst_hidden(
     return max(found, default=None)
 
 
+def may_hide(source: Source, target: Target, choice: Choice, fit: Callable[[int], Match]) -> bool:
+    """Had some feature shifted with the label, accuracy would hardly be known."""
+    values = accuracy_values(source, target)
+    worst = worst_hidden(source, target, choice, fit, values)
+    right = float(source.mean(values.own))
+    return worst is not None and right * (1 - right) < FEW_LABELS * worst[0] ** 2
+
+
 def accuracy_values(source: Source, target: Target) -> RowValues:
     """Whether the model is right, on every row and under every label."""
     here, there = (

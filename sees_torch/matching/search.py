@@ -17,16 +17,10 @@ from sees_torch.efficient import has_cells, worst_condition
 from sees_torch.errors import SeesWarning, SupportError
 from sees_torch.matching import candidates
 from sees_torch.matching.batch import Batch
+from sees_torch.matching.candidate import COVARIATES, FEATURES, MOST_FEATURES, NOTHING, Candidate
 from sees_torch.matching.cells import CellWeights, fit_cells, fit_shares
-from sees_torch.matching.choice import (
-    COVARIATES,
-    FEATURES,
-    MOST_FEATURES,
-    NOTHING,
-    Candidate,
-    Choice,
-)
-from sees_torch.matching.hidden import FEW_LABELS, HOPELESS, accuracy_values, worst_hidden
+from sees_torch.matching.choice import Choice
+from sees_torch.matching.hidden import HOPELESS, may_hide
 from sees_torch.matching.match import Match, quietly
 from sees_torch.matching.penalised import MOST_UNKNOWNS
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc
@@ -163,18 +157,11 @@ class Search:
         return choice.candidate.rank != NOTHING or contested
 
     def doubt_nothing(self) -> bool:
-        """Lower the odds of "nothing shifted" where a shift that was not seen may be there.
-
-        Returns:
-            Had some feature shifted with the label, accuracy would hardly be known.
-        """
-        values = accuracy_values(self.source, self.target)
-        worst = worst_hidden(self.source, self.target, self._choice(), self._fit, values)
-        right = float(self.source.mean(values.own))
-        if worst is None or right * (1 - right) >= FEW_LABELS * worst[0] ** 2:
-            return False
-        self.candidates[0] = candidates.nothing(candidates.HIDDEN)
-        return True
+        """Whether a shift may hide; "nothing shifted" then has lower odds."""
+        hidden = may_hide(self.source, self.target, self._choice(), self._fit)
+        if hidden:
+            self.candidates[0] = candidates.nothing(candidates.HIDDEN)
+        return hidden
 
     def misfit(self) -> float:
         """What the best hypothesis so far leaves unexplained; above 1 more features moved."""
@@ -274,8 +261,7 @@ class Search:
             choice = Choice.make(choice.candidates, choice.evidence, eligible)
             match = self._match(choice)
         if dispersion is not None:
-            choice = replace(choice, dispersion=dispersion)
-            choice = self._averaged(choice)
+            choice = self._averaged(replace(choice, dispersion=dispersion))
         choice = replace(choice, fitted=dict(self.fitted))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.

@@ -13,8 +13,9 @@ from sees_torch import Auto, NoShift, SEESc, SEESem, Source, Target, make_sparse
 from sees_torch.matching import auto, search
 from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.batch import Batch
+from sees_torch.matching.candidate import Candidate
 from sees_torch.matching.cells import fit_cells, fit_shares
-from sees_torch.matching.choice import Candidate, Choice
+from sees_torch.matching.choice import Choice
 from sees_torch.matching.search import Search
 from sees_torch.matching.sees_c import CovariatesOnly
 from sees_torch.matching.sees_em import label_weights

@@ -180,12 +180,13 @@ def point_estimates(
     used: Any = own_estimator(match) if estimator == "auto" else estimator
     choice = match.choice
     if choice is not None:
-        # An estimator that is asked for belongs to the chosen weights: then nothing is averaged.
-        alone = replace(choice, averaged=(), resampled=(), hedges=(), extremes=())
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.
-            hedged = _hedged(source, target, match, choice, method, metrics[0])
-            match = replace(match, choice=hedged if estimator == "auto" else alone)
+            if estimator == "auto":
+                choice = _hedged(source, target, match, choice, method, metrics[0])
+            else:  # It belongs to the chosen weights.
+                choice = replace(choice, averaged=(), resampled=(), hedges=(), extremes=())
+            match = replace(match, choice=choice)
     hypotheses = Hypotheses(source, target, match, method)
     estimates = [_point(source, target, hypotheses, metric, used) for metric in metrics]
     return Points(match, hypotheses, used, estimates)

@@ -84,7 +84,7 @@ def _both_ways(*groups: tuple[str, ...]) -> list[tuple[str, str]]:
     return [pair for some in groups for pair in permutations(some, 2)]
 
 
-MA_ADULTS, NY_ADULTS = "MA_2018 adults", "NY_2018_sample20k adults"
+NEW_YORK = "NY_2018_sample20k adults"
 MA_YEARS = ["MA_2015", "MA_2016", "MA_2017", "MA_2018"]
 STATES = (
     *("California", "Texas", "Florida", "Georgia", "New_York", "North_Carolina"),
@@ -100,13 +100,19 @@ FAMILIES = {
     "employ": Family(
         "y",
         _employ,
+        # Both directions in both halves of `--split`.
         [
-            (MA_ADULTS, NY_ADULTS),
-            (NY_ADULTS, MA_ADULTS),
-            *pairwise(MA_YEARS),
-            (MA_YEARS[0], MA_YEARS[-1]),
+            pair if year % 2 else pair[::-1]
+            for year, name in enumerate(reversed(MA_YEARS), start=1)
+            for pair in permutations((f"{name} adults", NEW_YORK))
         ],
         "folktables, ACSEmployment; Massachusetts also inside the wheel nannyml==0.13.1",
+    ),
+    "employ-years": Family(
+        "y",
+        _employ,
+        [*pairwise(MA_YEARS), (MA_YEARS[0], MA_YEARS[-1])],
+        "python -m experiments.get_data FOLDER",
     ),
     "insurance": Family(
         "y",

@@ -106,9 +106,11 @@ def _described(
     values = row_values(source, target, metric)
 
     def of_match(place: int) -> tuple[float, float | None]:
-        match = hypotheses.fit(place)[1]
+        method, match = hypotheses.fit(place)
         gap = estimate_gap(source, target, match.weight_function, metric, own_estimator(match))
-        error = None if values is None else analytic_error(source, target, match, gap, values)
+        if values is None:
+            return float(gap.gap.detach()), None
+        error = analytic_error(source, target, method, match, gap, values)
         return float(gap.gap.detach()), error
 
     found = []

@@ -46,15 +46,20 @@ class Estimate:
 
 
 def _estimate(
-    source: Source, target: Target, match: Match, metric: Metric, estimator: Estimator
+    source: Source,
+    target: Target,
+    fitted: tuple[Method, Match],
+    metric: Metric,
+    estimator: Estimator,
 ) -> Estimate:
+    method, match = fitted
     function = match.weight_function
     gap = estimate_gap(source, target, function, metric, estimator)
     values = row_values(source, target, metric)
     if values is None:
         return Estimate(gap, None, None, None)
     with torch.no_grad():
-        error = analytic_error(source, target, match, gap, values)
+        error = analytic_error(source, target, method, match, gap, values)
         if not enough_labels(target):
             stretch = held_back(source, target, match, gap, values)
             return Estimate(gap, values, None, error, stretch)
@@ -76,8 +81,8 @@ def _point(
     estimator: Estimator,
 ) -> Estimate:
     """The estimate of one metric, averaged over hypotheses if it is to be."""
-    choice, match = hypotheses.choice, hypotheses.fit(hypotheses.chosen)[1]
-    chosen = _estimate(source, target, match, metric, estimator)
+    choice = hypotheses.choice
+    chosen = _estimate(source, target, hypotheses.fit(hypotheses.chosen), metric, estimator)
     if choice is None or not choice.parts:
         return chosen
     return _average(source, target, hypotheses, metric, chosen)
@@ -95,9 +100,10 @@ def _average(
     shares = choice.shares(choice.evidence.score())
     value, square, known = torch.zeros_like(chosen.gap.target_value), 0.0, True
     for place in choice.parts:
-        match = hypotheses.fit(place)[1]
-        own = place == hypotheses.chosen
-        one = chosen if own else _estimate(source, target, match, metric, own_estimator(match))
+        fitted = hypotheses.fit(place)
+        one = chosen
+        if place != hypotheses.chosen:
+            one = _estimate(source, target, fitted, metric, own_estimator(fitted[1]))
         share = shares[place]
         value = value + share * one.gap.target_value
         known = known and one.error is not None
@@ -121,9 +127,8 @@ def doubted(source: Source, target: Target, hypotheses: Hypotheses, estimate: Es
         return estimate
     if not share or not places:
         return estimate
-    _, labels = hypotheses.uncertain(places[0])
     as_labels = replace(estimate.gap, estimator="eff")
-    error = analytic_error(source, target, labels, as_labels, values)
+    error = analytic_error(source, target, *hypotheses.uncertain(places[0]), as_labels, values)
     return replace(estimate, error=(estimate.error**2 + share * error**2) ** 0.5)
 
 
@@ -138,15 +143,20 @@ def _hedged(
         return choice
     if row_values(source, target, metric) is None:
         metric = "accuracy"
+    values = row_values(source, target, metric)
+    assert values is not None
     hypotheses = Hypotheses(source, target, match, method)
     hypotheses.choice = replace(choice, extremes=())
     plain = _point(source, target, hypotheses, metric, own_estimator(match))
     error = doubted(source, target, hypotheses, plain).error
-    fits = [hypotheses.fit(place)[1] for place in choice.hedges]
-    others = [_estimate(source, target, fit, metric, own_estimator(fit)).error for fit in fits]
-    if error is None or None in others:
+    if error is None:
         return choice
-    other = sum(found or 0.0 for found in others) / len(others)
+    other = 0.0
+    for place in choice.hedges:
+        fit = hypotheses.fit(place)[1]
+        gap = estimate_gap(source, target, fit.weight_function, metric, own_estimator(fit))
+        known = analytic_error(source, target, None, fit, gap, values)
+        other += known / len(choice.hedges)
     square = error**2
     part = min(square / max(square + (HEDGED * other) ** 2, 1e-37), MOST_HEDGED)
     return replace(choice, hedge=part if part >= LEAST_HEDGED else 0.0)

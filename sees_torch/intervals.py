@@ -7,7 +7,7 @@ from sees_torch.data.samples import is_population
 from sees_torch.estimates import Estimate
 from sees_torch.gap import Gap, is_rate
 from sees_torch.matching import CBPE, KnownWeights, Match, Method, NoShift
-from sees_torch.matching.match import Replicable
+from sees_torch.matching.match import Influential, Replicable
 from sees_torch.uncertainty import Replicates, normal_interval
 
 KNOWN_ERRORS = (KnownWeights, CBPE)
@@ -32,8 +32,8 @@ def interval_kind(
         return "none: the method assumes that nothing shifted"
     if replicates and (match.choice is not None or isinstance(method, Replicable)):
         return "bootstrap"
-    chosen = None if match.choice is None else match.choice.candidate.method
-    if estimator == "eff" or isinstance(chosen, NoShift) or isinstance(method, KNOWN_ERRORS):
+    used = method if match.choice is None else match.choice.candidate.method
+    if estimator == "eff" or isinstance(used, (NoShift, Influential, *KNOWN_ERRORS)):
         return "analytic"
     if match.choice is not None or isinstance(method, Replicable):
         return (

@@ -9,9 +9,9 @@ from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
 from sees_torch.efficient import RowValues, cells_of, efficient_values, weighted_mean
 from sees_torch.few_labels import LabelMix
-from sees_torch.gap import target_posterior
+from sees_torch.gap import Gap, target_posterior
 from sees_torch.matching import Match, Method
-from sees_torch.matching.match import Estimator, Replicable
+from sees_torch.matching.match import Estimator, Influential, Replicable
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 
@@ -26,10 +26,11 @@ class Resample:
         match: Match,
         here: Tensor,
         there: Tensor,
+        tables: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.source, self.target, self.method, self.match = source, target, method, match
         self.here, self.there = here, there
-        self._tables: tuple[Tensor, Tensor] | None = None
+        self._tables = tables
 
     def tables(self) -> tuple[Tensor, Tensor]:
         """Weights (B, n, L) and (B, m, L) fitted anew."""
@@ -85,6 +86,29 @@ class Resample:
             return plugin
         expected = (target_posterior(on_source, self.source.posterior) * values.source).sum(dim=-1)
         return plugin + weighted_mean(weight * (values.own - expected), self.here)
+
+
+def through_weights(
+    source: Source,
+    target: Target,
+    method: Influential,
+    match: Match,
+    gap: Gap,
+    values: RowValues,
+) -> tuple[Tensor, Tensor]:
+    """(n,) and (m,) what a unit of mass of each row adds to a gap by moving the weights."""
+    with torch.enable_grad():
+        tables = [
+            match.weight_function.table(sample.rows).detach()[None].requires_grad_()
+            for sample in (source, target)
+        ]
+        counts = source.count[None], target.count[None]
+        once = Resample(source, target, method, match, *counts, tables=(tables[0], tables[1]))
+        (moving,) = once.gap(
+            gap.metric, gap.estimator, values, None, torch.zeros_like(source.count)
+        )
+        slopes = torch.autograd.grad(moving, tables, materialize_grads=True)
+    return method.influence(source, target, match, slopes[0][0], slopes[1][0])
 
 
 def through_calibration(

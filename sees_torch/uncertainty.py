@@ -22,23 +22,36 @@ from sees_torch.data import Source, Target
 from sees_torch.efficient import FEW_ROWS, RowValues, cells_of, mean_variance, variance
 from sees_torch.few_labels import LabelMix
 from sees_torch.gap import Gap, gap_parts, own_estimator
-from sees_torch.matching import Match
+from sees_torch.matching import Match, Method
 from sees_torch.matching.hypotheses import Hypotheses
+from sees_torch.matching.match import Influential
 from sees_torch.matching.selection import RESAMPLED_STANDARD_ERRORS
-from sees_torch.resamples import Resample, through_calibration
+from sees_torch.resamples import Resample, through_calibration, through_weights
 from sees_torch.statistics.products import MEMORY
 
 
 def analytic_error(
-    source: Source, target: Target, match: Match, gap: Gap, values: RowValues
+    source: Source,
+    target: Target,
+    method: Method | None,
+    match: Match,
+    gap: Gap,
+    values: RowValues,
 ) -> float:
-    """Standard error of a gap given the hypothesis: V for `eff`, else given the weights."""
+    """Standard error of a gap given the hypothesis.
+
+    V for `eff`. Else from what every row adds to the gap, by itself and, where the method can tell,
+    by moving the weights; without a method the weights are taken for known.
+    """
     function = match.weight_function
     if gap.estimator == "eff":
         return variance(source, target, cells_of(function, source, target), values) ** 0.5
     parts = gap_parts(source, target, function, values, gap.estimator)
-    on_source = mean_variance(parts.source_part[0] - values.own, source.count)
-    return float(on_source + mean_variance(parts.target_part[0], target.count)) ** 0.5
+    here, there = parts.source_part[0] - values.own, parts.target_part[0]
+    if isinstance(method, Influential):
+        moved = through_weights(source, target, method, match, gap, values)
+        here, there = here + moved[0].to(here), there + moved[1].to(there)
+    return float(mean_variance(here, source.count) + mean_variance(there, target.count)) ** 0.5
 
 
 def held_back(source: Source, target: Target, match: Match, gap: Gap, values: RowValues) -> float:

@@ -350,6 +350,15 @@ def test_gradients_of_sees_c(cuda):
     assert on_cuda(value, stack.weights(value[None]))
 
 
+def test_influence_and_resamples_of_sees_c(cuda):
+    stack = Stack.of(cuda(SAMPLES[0]), cuda(SAMPLES[1]), cuda(FUNCTIONS["basis"]))
+    slopes = cuda((torch.ones(60, 3).double(), torch.ones(50, 3).double()))
+    here, there = stack.influence(1e-3, *slopes)
+    assert (here.shape, there.shape) == ((60,), (50,))
+    counts = cuda((torch.ones(4, 60).double(), torch.ones(4, 50).double()))
+    assert on_cuda(here, there, stack.one_step(1e-3, *counts))
+
+
 def test_gradients_of_calibration(cuda):
     folds = _Folds.of(cuda(SAMPLES[0]), cuda(torch.ones(60, 5).double()), False)
     step = torch.zeros(5, 6, dtype=torch.float64, device="cuda")
@@ -395,8 +404,7 @@ def test_resampled_gaps(cuda):
     calibration = cuda(CALIBRATION)
     through = calibration.influence(source, [torch.ones_like(calibration.models)])
     for estimator in ESTIMATORS:
-        resample = Resample(source, target, NoShift(), match, here, there)
-        resample._tables = tables
+        resample = Resample(source, target, NoShift(), match, here, there, tables)
         gap = resample.gap("brier", estimator, values, None, through)
         assert gap.shape == (4,)
         assert on_cuda(gap, resample.gap("f1", estimator, None, None, through))

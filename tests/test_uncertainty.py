@@ -229,11 +229,34 @@ class TestAnalytic:
         assert report.interval == pytest.approx((report.gap - reach, report.gap + reach), abs=1e-8)
         assert report.interval == normal_interval(report.gap, error, 0.95)
 
-    @pytest.mark.parametrize("method", [KNOWN, SEESem(features=())], ids=["feature", "labels"])
+    @pytest.mark.parametrize(
+        "method",
+        [KNOWN, SEESem(features=()), SEESc(), SEESc(eta="auto"), SEESc(eta=0.01, refit=True)],
+        ids=["feature", "labels", "basis", "eta", "refit"],
+    )
     def test_agrees_with_the_bootstrap_where_all_is_well(self, method):
         pair = drawn_world(2, 3000, 3000, features=6)
         report = go(method, pair, replicates=200)
         assert report.standard_errors[0] == pytest.approx(report.analytic_errors[0], rel=0.25)
+
+    @pytest.mark.parametrize("estimator", ["ipw", "self-normalised", "plugin"])
+    def test_of_basis_weights_agrees_under_every_estimator(self, estimator):
+        pair = drawn_world(2, 3000, 3000, features=6)
+        report = go(SEESc(), pair, replicates=200, estimator=estimator)
+        assert report.standard_errors[0] == pytest.approx(report.analytic_errors[0], rel=0.25)
+
+    def test_of_basis_weights_is_that_of_new_samples(self):
+        """A root mean square of 80 errors, in units of their own, has a standard error of 8 %."""
+        errors, known = [], []
+        for seed in range(80):
+            pair = drawn_world(seed, 600, 600, features=6)
+            found = go(SEESc(), pair, replicates=0)
+            given = go(KnownWeights(found.weight_function), pair, replicates=0, estimator="dr")
+            missed = found.gap - pair.population_gap
+            errors.append(missed / found.standard_errors[0])
+            known.append(missed / given.standard_errors[0])
+        assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(1, abs=0.2)
+        assert np.sqrt(np.mean(np.square(known))) > 1.2  # The weights have errors too.
 
     def test_weighted_estimators_by_hand(self):
         pair = drawn_world(2, 400, 300, features=3)
@@ -242,7 +265,7 @@ class TestAnalytic:
         values = row_values(source, target, "accuracy")
         own, w = values.own.numpy(), pair.weights
         gap = estimate_gap(source, target, match.weight_function, "accuracy", "ipw")
-        error = analytic_error(source, target, match, gap, values)
+        error = analytic_error(source, target, None, match, gap, values)
         assert error == pytest.approx(((w - 1) * own).std() / 20, rel=1e-9)
 
     def test_the_variance_of_a_mean_counts_multiplicities(self):
@@ -303,8 +326,8 @@ class TestNone:
         assert report.interval_source == "not asked for"
         assert report.to_dict()["interval"] is None
 
-    def test_sees_c_without_replicates(self):
-        report = go("sees-c", replicates=0)
+    def test_tables_under_an_estimator_that_is_not_theirs(self):
+        report = go(KNOWN, replicates=0, estimator="dr")
         assert report.interval is None
         assert "does not know that of the weights" in report.interval_source
 

@@ -99,7 +99,9 @@ class Stack:
     def weights(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """(B, n, L) and (B, m, L) weights of all rows from coefficients (B, P)."""
         coefficient = value.reshape(len(value), len(self.on_source.phi), -1)
-        here, there = (rows.phi.T @ coefficient for rows in (self.on_source, self.on_target))
+        here, there = (
+            (rows.phi.T @ coefficient).clamp_min(0.0) for rows in (self.on_source, self.on_target)
+        )
         return here.expand(-1, -1, self.classes), there.expand(-1, -1, self.classes)
 
     def solve(self, etas: Sequence[float], here: Tensor, there: Tensor, tolerance: float) -> Tensor:
@@ -140,20 +142,61 @@ class Stack:
         Solves the optimality conditions of every resample, linearised at the sample's solution:
         the step of the k-step bootstrap, exact to the order that the bootstrap itself is.
         """
+        near = self._linearised(eta)
+        moment = near.on_source.moments(_shares(here, near.value))
+        push = near.on_target.moments(_shares(there, near.value) / near.fit)
+        slope = push - near.pull - near.price * moment
+        right = torch.cat([slope, 1 - (moment @ near.value)[:, None]], dim=1)
+        moved = near.value + (right @ near.inverse)[:, :-1]
+        moved = moved / (moment * moved).sum(dim=1, keepdim=True).clamp_min(1e-37)
+        value = moved.new_zeros(len(moved), len(self.value))
+        value[:, near.support] = moved
+        return value
+
+    def influence(self, eta: float, here: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        """(n,) and (m,) what a unit of mass of every row adds to a number by moving the solution.
+
+        Args:
+            eta: strength of the penalty.
+            here, there: (n, L) and (m, L) slopes of the number in the weights of all rows.
+        """
+        near = self._linearised(eta)
+        slope = self.on_source.phi @ here.to(self.value) + self.on_target.phi @ there.to(self.value)
+        if len(self.value) < slope.numel():  # Coefficients that are common to all labels.
+            slope = slope.sum(dim=1)
+        along = near.inverse[:, :-1] @ slope.flatten()[near.support]
+        entries, level = torch.stack([along[:-1], near.value]), along[-1]
+        moved, kept = near.on_source.fit(entries)
+        return -(near.price * moved + level * kept), near.on_target.fit(entries)[0] / near.fit
+
+    def _linearised(self, eta: float) -> _Linearised:
         support = (self.value > 1e-9 * self.value.max()).nonzero().squeeze(1)
         a, group, c = self.value[support], self.group[support], self.moment[support]
         z_s, z_t = (replace(rows, kept=support) for rows in (self.on_source, self.on_target))
         inverse, pull = likelihood_curve(z_t, self.mass, c, group, a, eta)
-        r = z_t.fit(a[None]).clamp_min(1e-12)
-        moment = z_s.moments(_shares(here, a))
-        push = z_t.moments(_shares(there, a) / r)
-        slope = push - pull - (1 - (pull * a).sum()) * moment
-        right = torch.cat([slope, 1 - (moment @ a)[:, None]], dim=1)
-        moved = (a + (right @ inverse)[:, :-1]).clamp_min(0.0)
-        moved = moved / (moment * moved).sum(dim=1, keepdim=True).clamp_min(1e-37)
-        value = moved.new_zeros(len(moved), len(self.value))
-        value[:, support] = moved
-        return value
+        fit = z_t.fit(a[None])[0].clamp_min(1e-12)
+        return _Linearised(support, a, z_s, z_t, fit, inverse, pull, 1 - (pull * a).sum())
+
+
+@dataclass(frozen=True)
+class _Linearised:
+    """The optimality conditions at the sample's solution, on its support.
+
+    Attributes:
+        support: (P',) positions of the entries above zero; value: (P',) a > 0.
+        on_source, on_target: z of these entries; fit: (m,) r = z . a on the target.
+        inverse: (P' + 1, P' + 1) of the conditions; pull: (P',) slope of the penalty.
+        price: multiplier of the constraint c . a = 1.
+    """
+
+    support: Tensor
+    value: Tensor
+    on_source: Mixture
+    on_target: Mixture
+    fit: Tensor
+    inverse: Tensor
+    pull: Tensor
+    price: Tensor
 
 
 def _shares(count: Tensor, like: Tensor) -> Tensor:

@@ -136,6 +136,21 @@ class Replicable(Protocol):
 
 
 @runtime_checkable
+class Influential(Method, Protocol):
+    """A method that can tell how its weights follow the rows."""
+
+    def influence(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What a unit of mass of every row adds to a number by moving the weights.
+
+        Returns:
+            (n,) and (m,), from slopes (n, L) and (m, L) of the number in the weights of all rows.
+        """
+        ...
+
+
+@runtime_checkable
 class WarmStarted(Protocol):
     """A method whose solve can start from the solution on a target that is much like this one."""
 

@@ -96,7 +96,7 @@ class SEESc(Parameters):
         if not wants_graph(source.posterior, target.posterior):
             return found
         settings = found.settings if isinstance(found.settings, SEESc) else self
-        eta = 0.0 if self.refit else settings._eta()
+        eta = settings._last_eta()
         return found.reweighed(_differentiable(source, target, found.weight_function, eta))
 
     def solution(self, match: Match) -> Tensor:
@@ -163,7 +163,14 @@ class SEESc(Parameters):
     ) -> tuple[Tensor, Tensor]:
         """Weights of all rows under many multiplicities, by one Newton step from the match."""
         stack = Stack.of(source, target, match.weight_function)
-        return stack.weights(stack.one_step(0.0 if self.refit else self._eta(), here, there))
+        return stack.weights(stack.one_step(self._last_eta(), here, there))
+
+    def influence(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What a unit of mass of every row adds to a number by moving the weights."""
+        stack = Stack.of(source, target, match.weight_function)
+        return stack.influence(self._last_eta(), here, there)
 
     def refits(
         self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
@@ -195,6 +202,10 @@ class SEESc(Parameters):
         if self.eta == "auto":
             raise SeesError("eta='auto' is chosen by match; resamples need a number.")
         return self.eta
+
+    def _last_eta(self) -> float:
+        """Of the last solve: a refit has no penalty."""
+        return 0.0 if self.refit else self._eta()
 
     def _basis(self, source: Source) -> Basis:
         if isinstance(self.basis, str):
@@ -282,6 +293,13 @@ class CovariatesOnly:
         """Weights of all rows under many multiplicities, by one Newton step from the match."""
         stack = Stack.of(source, target, match.weight_function, labels=False)
         return stack.weights(stack.one_step(self.eta, here, there))
+
+    def influence(
+        self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What a unit of mass of every row adds to a number by moving the weights."""
+        stack = Stack.of(source, target, match.weight_function, labels=False)
+        return stack.influence(self.eta, here, there)
 
     def refits(
         self, source: Source, target: Target, match: Match, here: Tensor, there: Tensor

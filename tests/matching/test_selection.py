@@ -484,6 +484,33 @@ class TestRefits:
         assert 3.3 < error / half < 4.8
         assert half < 0.1 * move
 
+    @pytest.mark.parametrize(
+        "method",
+        [SEESc(eta=1e-2), SEESc(eta=5e-2, intercept=True), CovariatesOnly()],
+        ids=["paper", "intercept", "covariates"],
+    )
+    def test_influence_is_the_slope_of_a_solve(self, method):
+        """Any number made from the weights follows a small tilt of the rows, solved anew."""
+        pair = drawn_world(5, 500, 400, features=4, classes=2)
+        source, target = samples(pair)
+        method = replace(method, tolerance=1e-12)
+        match = method.match(source, target)
+        labels = not isinstance(method, CovariatesOnly)
+        intercept = getattr(method, "intercept", False)
+        stack = Stack.of(source, target, match.weight_function, labels=labels, intercept=intercept)
+        rng = np.random.default_rng(1)
+        slopes = [tensor(rng.normal(size=(n, 2))) for n in (500, 400)]
+        tilt = [tensor(rng.normal(size=n).clip(-3, 3)) for n in (500, 400)]
+
+        def number(size):
+            counts = [(1 + size * t)[None] for t in tilt]
+            tables = stack.weights(stack.solve([method.eta], *counts, 1e-13)[0])
+            return sum(float((s * table[0]).sum()) for s, table in zip(slopes, tables, strict=True))
+
+        found = method.influence(source, target, match, *slopes)
+        expected = sum(float((f * (t - t.mean())).mean()) for f, t in zip(found, tilt, strict=True))
+        assert (number(1e-3) - number(-1e-3)) / 2e-3 == pytest.approx(expected, rel=2e-3)
+
     def test_one_step_without_a_perturbation_stays(self):
         source, target = samples(self.pair)
         method = SEESc(eta=1e-2, tolerance=1e-12)

@@ -93,11 +93,12 @@ def measure(
         oracle = estimate_shift(**pair.inputs(), method=known, estimator="eff", replicates=0)
         for name in names:
             chooses = name in ("default", "SEES-em")
+            with_interval = chooses or isinstance(methods[name], SEESc)
             form = forms.get(calibrate, calibration_for(methods[name]))
             report = estimate_shift(
                 **pair.inputs(),
                 method=methods[name],
-                confidence=0.9 if chooses else None,
+                confidence=0.9 if with_interval else None,
                 calibrate=form,
             )
             gaps = {"own": report.gap}

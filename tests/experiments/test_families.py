@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from experiments.families import FAMILIES, NATURAL
-from experiments.natural import build, names
+from experiments.natural import SPLITS, build, names
 
 
 @pytest.fixture
@@ -46,3 +46,13 @@ def test_a_pair_of_groups_trains_on_rows_apart(folder):
 def test_no_pair_is_there_twice(family):
     assert len(set(names(family))) == len(names(family))
     assert set(NATURAL) <= set(FAMILIES)
+
+
+@pytest.mark.parametrize("split", ["tune", "report"])
+def test_both_halves_of_employment_go_to_new_york_and_from_there(split):
+    pairs = names("employ")[SPLITS[split]]
+    assert len(pairs) == 4
+    assert sum(pair.startswith("NY2018") for pair in pairs) == 2
+    assert {pair.replace("NY2018", "").strip("-to") for pair in pairs} == {
+        "MA2015", "MA2016", "MA2017", "MA2018"
+    }  # fmt: skip

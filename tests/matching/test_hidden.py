@@ -51,7 +51,7 @@ def test_the_worst_feature_is_the_one_whose_shift_leaves_the_largest_error():
     assert worst[0] == pytest.approx(max(errors.values()), rel=1e-6)
 
 
-@pytest.mark.parametrize(("rows", "features", "may_hide"), [(300, 4, True), (2000, 8, False)])
+@pytest.mark.parametrize(("rows", "features", "may_hide"), [(350, 6, True), (2000, 8, False)])
 def test_where_a_shift_may_hide_nothing_does_not_speak_for_itself(rows, features, may_hide):
     source, target = quiet(rows, features)
     choice = Auto().match(source, target).choice

@@ -6,7 +6,7 @@ import pytest
 from worlds import drawn_world, exact_world
 
 from sees_torch import KnownWeights, SEESd, SEESem, SupportWarning, estimate_shift
-from sees_torch.matching.hidden import FEW_LABELS_OTHERWISE
+from sees_torch.identifiability import FEW_LABELS_OTHERWISE
 
 SEARCHES = {"auto": "auto", "sees-em": SEESem(sparsity=1), "sees-d": SEESd(1)}
 

@@ -20,9 +20,8 @@ not: the data can hardly tell, and natural shifts of features nearly always move
 UNMOVED = 1.5
 """Odds that nothing shifted, against labels only or any single feature with them. With 1 intervals
 are more than half as wide again, where nothing shifted, as those of somebody who knows."""
-HIDDEN = 0.8
-"""The same where a shift may hide, since it would leave little to go by. With 0.5 small samples that
-shifted err by a hundredth less, but intervals where nothing shifted are too wide."""
+HIDDEN = 0.5
+"""The same where a shift may hide, since it would leave little to go by."""
 
 
 def nothing(odds: float = UNMOVED) -> Candidate:

@@ -14,11 +14,9 @@ from sees_torch.matching.match import Match
 
 MANY_ROWS = 50_000
 """Distinct rows of a sample beyond which any shift would leave enough to go by."""
-FEW_LABELS_OTHERWISE = 500.0
-"""An answer that names no feature with the label is doubted if, had the worst one shifted, the gap
-would be worth fewer labelled target rows. Where such answers are wrong (47 draws of CREDIT, 1,000
-rows) it would be worth 0 to 520, half of them up to 250; where they are right (60 worlds of
-experiments/coverage.py, 1,000 rows), 200 to 8,600, half of them up to 1,600."""
+FEW_LABELS_HIDDEN = 400.0
+"""A shift may hide if the gap would then be worth fewer labelled target rows. With 500, where the
+verdict begins to doubt, intervals are too wide where nothing shifted."""
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""
 
@@ -68,7 +66,7 @@ def may_hide(source: Source, target: Target, choice: Choice, fit: Callable[[int]
     values = accuracy_values(source, target)
     worst = worst_hidden(source, target, choice, fit, values)
     right = float(source.mean(values.own))
-    return worst is not None and right * (1 - right) < FEW_LABELS_OTHERWISE * worst[0] ** 2
+    return worst is not None and right * (1 - right) < FEW_LABELS_HIDDEN * worst[0] ** 2
 
 
 def accuracy_values(source: Source, target: Target) -> RowValues:

@@ -10,7 +10,7 @@ from sees_torch import Auto, SEESem, estimate_shift
 from sees_torch.gap import row_values
 from sees_torch.matching import hidden
 from sees_torch.matching.candidates import HIDDEN, UNMOVED
-from sees_torch.matching.hidden import FEW_LABELS_OTHERWISE, accuracy_values, worst_hidden
+from sees_torch.matching.hidden import FEW_LABELS_HIDDEN, accuracy_values, worst_hidden
 from sees_torch.matching.match import quietly
 
 
@@ -59,7 +59,7 @@ def test_where_a_shift_may_hide_nothing_does_not_speak_for_itself(rows, features
     worst = worst_hidden(source, target, choice, fitted(source, target, choice), values)
     right = float(source.mean(values.own))
     assert choice.candidate.words == "nothing"
-    assert (right * (1 - right) < FEW_LABELS_OTHERWISE * worst[0] ** 2) == may_hide
+    assert (right * (1 - right) < FEW_LABELS_HIDDEN * worst[0] ** 2) == may_hide
     assert choice.candidates[0].odds == (HIDDEN if may_hide else UNMOVED)
     assert (len(choice.averaged) > 1) == may_hide
 

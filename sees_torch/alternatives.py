@@ -108,9 +108,8 @@ def _described(
     def of_match(place: int) -> tuple[float, float | None]:
         method, match = hypotheses.fit(place)
         gap = estimate_gap(source, target, match.weight_function, metric, own_estimator(match))
-        if values is None:
-            return float(gap.gap.detach()), None
-        error = analytic_error(source, target, method, match, gap, values)
+        given = source, target, method, match, gap
+        error = None if values is None else analytic_error(*given, values)
         return float(gap.gap.detach()), error
 
     found = []

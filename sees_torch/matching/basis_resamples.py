@@ -148,6 +148,9 @@ class Stack:
         slope = push - near.pull - near.price * moment
         right = torch.cat([slope, 1 - (moment @ near.value)[:, None]], dim=1)
         moved = near.value + (right @ near.inverse)[:, :-1]
+        total = (moment * moved).sum(dim=1, keepdim=True)
+        # Of few rows a step may go so far that coefficients below zero outweigh the others.
+        moved = torch.where(total > 0.5, moved, moved.clamp_min(0.0))
         moved = moved / (moment * moved).sum(dim=1, keepdim=True).clamp_min(1e-37)
         value = moved.new_zeros(len(moved), len(self.value))
         value[:, near.support] = moved

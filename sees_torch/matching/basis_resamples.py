@@ -149,9 +149,8 @@ class Stack:
         right = torch.cat([slope, 1 - (moment @ near.value)[:, None]], dim=1)
         moved = near.value + (right @ near.inverse)[:, :-1]
         total = (moment * moved).sum(dim=1, keepdim=True)
-        # Of few rows a step may go so far that coefficients below zero outweigh the others.
-        moved = torch.where(total > 0.5, moved, moved.clamp_min(0.0))
-        moved = moved / (moment * moved).sum(dim=1, keepdim=True).clamp_min(1e-37)
+        # Of few rows a step may leave what is possible: such a resample keeps the sample's weights.
+        moved = torch.where(total > 0.5, moved / total, near.value)
         value = moved.new_zeros(len(moved), len(self.value))
         value[:, near.support] = moved
         return value

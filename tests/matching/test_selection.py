@@ -38,6 +38,15 @@ def tensor(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
+PENALISED = [SEESc(eta=1e-2), SEESc(eta=5e-2, intercept=True), CovariatesOnly()]
+
+
+def stack_of(method, source, target, match):
+    labels = not isinstance(method, CovariatesOnly)
+    intercept = getattr(method, "intercept", False)
+    return Stack.of(source, target, match.weight_function, labels=labels, intercept=intercept)
+
+
 class TestSimplest:
     rank = torch.tensor([0, 1, 1, 2])
     even = torch.full((4, 4), 0.1, dtype=torch.float64)
@@ -457,19 +466,13 @@ class TestRefits:
                 expected = again.weight_function.table(sample.rows)
                 torch.testing.assert_close(table[b], expected, rtol=0, atol=1e-4)
 
-    @pytest.mark.parametrize(
-        "method",
-        [SEESc(eta=1e-2), SEESc(eta=5e-2, intercept=True), CovariatesOnly()],
-        ids=["paper", "intercept", "covariates"],
-    )
+    @pytest.mark.parametrize("method", PENALISED, ids=["paper", "intercept", "covariates"])
     def test_one_step_errs_in_second_order(self, method):
         """Half the perturbation, a quarter of the error, and far less than the move itself."""
         pair = drawn_world(5, 700, 600, features=4, classes=2)
         source, target = samples(pair)
         match = replace(method, tolerance=1e-12).match(source, target)
-        labels = not isinstance(method, CovariatesOnly)
-        intercept = getattr(method, "intercept", False)
-        stack = Stack.of(source, target, match.weight_function, labels=labels, intercept=intercept)
+        stack = stack_of(method, source, target, match)
         rng = np.random.default_rng(1)
         tilt = [tensor(rng.normal(size=(1, n)).clip(-3, 3)) for n in (700, 600)]
 
@@ -484,20 +487,14 @@ class TestRefits:
         assert 3.3 < error / half < 4.8
         assert half < 0.1 * move
 
-    @pytest.mark.parametrize(
-        "method",
-        [SEESc(eta=1e-2), SEESc(eta=5e-2, intercept=True), CovariatesOnly()],
-        ids=["paper", "intercept", "covariates"],
-    )
+    @pytest.mark.parametrize("method", PENALISED, ids=["paper", "intercept", "covariates"])
     def test_influence_is_the_slope_of_a_solve(self, method):
         """Any number made from the weights follows a small tilt of the rows, solved anew."""
         pair = drawn_world(5, 500, 400, features=4, classes=2)
         source, target = samples(pair)
         method = replace(method, tolerance=1e-12)
         match = method.match(source, target)
-        labels = not isinstance(method, CovariatesOnly)
-        intercept = getattr(method, "intercept", False)
-        stack = Stack.of(source, target, match.weight_function, labels=labels, intercept=intercept)
+        stack = stack_of(method, source, target, match)
         rng = np.random.default_rng(1)
         slopes = [tensor(rng.normal(size=(n, 2))) for n in (500, 400)]
         tilt = [tensor(rng.normal(size=n).clip(-3, 3)) for n in (500, 400)]
@@ -510,6 +507,18 @@ class TestRefits:
         found = method.influence(source, target, match, *slopes)
         expected = sum(float((f * (t - t.mean())).mean()) for f, t in zip(found, tilt, strict=True))
         assert (number(1e-3) - number(-1e-3)) / 2e-3 == pytest.approx(expected, rel=2e-3)
+
+    def test_one_step_far_away_stays_possible(self):
+        """Of twelve rows a resample may hold one alone: no weight below zero, none without end."""
+        pair = drawn_world(5, 12, 12, features=4, classes=2)
+        source, target = samples(pair)
+        method = SEESc(eta=1e-3, tolerance=1e-12)
+        match = method.match(source, target)
+        one = torch.eye(12, dtype=torch.float64)
+        here, there = one.repeat_interleave(12, dim=0), one.repeat(12, 1)
+        for table in method.replicate(source, target, match, here, there):
+            assert float(table.min()) >= 0
+            assert float(table.max()) < 1e3
 
     def test_one_step_without_a_perturbation_stays(self):
         source, target = samples(self.pair)

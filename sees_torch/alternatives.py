@@ -1,4 +1,4 @@
-"""Hypotheses beside the chosen one, and what an estimate is worth in labelled rows."""
+"""Hypotheses beside the chosen one, and what a shift that nobody saw would leave of the gap."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sees_torch.data import Source, Target
-from sees_torch.efficient import mean_variance
 from sees_torch.gap import Metric, estimate_gap, own_estimator, row_values
-from sees_torch.matching import Match
 from sees_torch.matching.hidden import worst_hidden
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.selection import STANDARD_ERRORS, TIE
-from sees_torch.uncertainty import analytic_error
+from sees_torch.uncertainty import analytic_error, label_equivalent
 
 FEW_NATS = 2.0
 """Hypotheses whose likelihoods differ by less are rivals, however small the standard error."""
@@ -148,16 +146,6 @@ def _in_errors(behind: float, error: float) -> float:
     if behind <= TIE:
         return 0.0
     return behind / error if error > 0 else float("inf")
-
-
-def label_equivalent(source: Source, match: Match, metric: Metric, error: float) -> float:
-    """How many labelled target rows would give the metric on the target with the same error."""
-    values = row_values(source, source, metric)  # type: ignore[arg-type]
-    if values is None or error <= 0:
-        return float("inf")
-    weight = match.weight_function.of_rows(source.rows, source.labels) * source.count
-    spread = float(mean_variance(values.own, weight) * weight.sum())
-    return spread / error**2
 
 
 def power(

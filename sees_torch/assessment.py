@@ -14,7 +14,6 @@ from sees_torch.alternatives import (
     Alternative,
     averaged_beside,
     compare,
-    label_equivalent,
     power,
 )
 from sees_torch.calibration import Calibration
@@ -29,7 +28,7 @@ from sees_torch.intervals import interval_kind, spread
 from sees_torch.matching import Match, Method
 from sees_torch.report import ShiftReport
 from sees_torch.resolution import blind_spot, resolution
-from sees_torch.uncertainty import Replicates, bootstrap
+from sees_torch.uncertainty import Replicates, bootstrap, label_equivalent
 from sees_torch.weighted_metrics import expected_calibration_error
 
 
@@ -135,6 +134,7 @@ def _resamples(
         [estimate.gap for estimate in points.estimates],
         [estimate.mix for estimate in points.estimates],
         replicates=replicates,
+        drifts=[estimate.drift for estimate in points.estimates],
         calibration=calibration,
         memory=memory,
         generator=generator,
@@ -200,6 +200,10 @@ def _evidence(
         figures["label_equivalent"] = label_equivalent(source, match, metric, known)
     if estimate.error is not None:
         figures["analytic_error"] = estimate.error
+    if estimate.drift:
+        figures["drift"] = estimate.drift
+    if match.choice is not None and match.choice.parts:
+        figures["belief"] = match.choice.belief
     resolved = resolution(source, target, match, metric)
     if resolved is not None:
         figures["unresolved"], figures["condition"] = resolved

@@ -15,6 +15,7 @@ from sees_torch.few_labels import LabelledError, LabelMix, enough_labels
 from sees_torch.gap import (
     Gap,
     Metric,
+    drift,
     estimate_gap,
     gap_parts,
     own_estimator,
@@ -23,26 +24,37 @@ from sees_torch.gap import (
 )
 from sees_torch.matching import Match, Method, NoShift
 from sees_torch.matching.choice import Choice
+from sees_torch.matching.hidden import FEW_LABELS_HIDDEN, HEDGED_WHOLLY
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import Estimator, has_graph
-from sees_torch.uncertainty import analytic_error, held_back
+from sees_torch.uncertainty import analytic_error, held_back, label_equivalent
 
 HEDGED = 5.0
 """An average whose error is so many times that of a shift of many features with its weights taken
 for known leaves half of itself to such a shift: most of its error is then in weights that the data
 hardly decide, and those of a penalised fit err in another way."""
 MOST_HEDGED, LEAST_HEDGED = 0.5, 0.1
+PRIOR_LABELS = 6.0
+"""That nothing changed is known before any data as if from so many labelled target rows: gaps are
+seldom large, and an average that is worth no more than that says little."""
+FEW_LABELS_HEDGED = 100.0
+"""The penalty of that shift is the least that leaves the gap worth so many labelled target rows: a
+larger one pulls the gap towards what needs few features, a smaller one leaves it to chance."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A gap, what it was made from, its analytic standard error, and how far to stretch others."""
+    """A gap, what it was made from, its analytic standard error, and how far to stretch others.
+
+    `drift` is the part of the gap that is allowed for labels that drifted given the features.
+    """
 
     gap: Gap
     values: RowValues | None
     mix: LabelMix | None
     error: float | None
     stretch: float = 1.0
+    drift: float = 0.0
 
 
 def _estimate(
@@ -93,11 +105,15 @@ def _average(
 ) -> Estimate:
     """The gap averaged over the hypotheses that the data leave open, by how well they explain them.
 
-    Its variance is the mean of theirs and the variance between them.
+    Its variance is the mean of theirs and the variance between them. The simplest stories drift,
+    by as much as is allowed for give or take the same; labelled target rows show how far, so that
+    with those nothing is allowed for.
     """
     choice = hypotheses.choice
     assert choice is not None
     shares = choice.shares(choice.evidence.score())
+    drifting = choice.story_shares if chosen.mix is None else {}
+    allowed = torch.zeros_like(chosen.gap.target_value)
     value, square, known = torch.zeros_like(chosen.gap.target_value), 0.0, True
     for place in choice.parts:
         fitted = hypotheses.fit(place)
@@ -108,9 +124,13 @@ def _average(
         value = value + share * one.gap.target_value
         known = known and one.error is not None
         square += float(share) * (float(one.gap.gap.detach()) ** 2 + (one.error or 0.0) ** 2)
-    gap = replace(chosen.gap, target_value=value)
-    error = max(square - float(gap.gap.detach()) ** 2, 0.0) ** 0.5 if known else None
-    return replace(chosen, gap=gap, error=error)
+        if place in drifting:
+            function = fitted[1].weight_function
+            allowed = allowed + drifting[place] * drift(source, target, function, metric)
+    square -= float((value - chosen.gap.source_value).detach()) ** 2
+    error = (max(square, 0.0) + float(allowed) ** 2) ** 0.5 if known else None
+    gap = replace(chosen.gap, target_value=value + allowed)
+    return replace(chosen, gap=gap, error=error, drift=float(allowed))
 
 
 def doubted(source: Source, target: Target, hypotheses: Hypotheses, estimate: Estimate) -> Estimate:
@@ -135,31 +155,48 @@ def doubted(source: Source, target: Target, hypotheses: Hypotheses, estimate: Es
 def _hedged(
     source: Source, target: Target, match: Match, choice: Choice, method: Method, metric: Metric
 ) -> Choice:
-    """The choice with the part of shifts of many features in the gap, by the metric's errors.
-
-    Those of accuracy for a metric that is no mean over rows.
-    """
+    """The choice with the part of shifts of many features in the gap, by the metric's errors."""
     if not choice.hedges:
         return choice
-    if row_values(source, target, metric) is None:
-        metric = "accuracy"
     values = row_values(source, target, metric)
     assert values is not None
     hypotheses = Hypotheses(source, target, match, method)
     hypotheses.choice = replace(choice, extremes=())
-    plain = _point(source, target, hypotheses, metric, own_estimator(match))
-    error = doubted(source, target, hypotheses, plain).error
-    if error is None:
-        return choice
-    other = 0.0
     for place in choice.hedges:
-        fit = hypotheses.fit(place)[1]
+        used, fit = hypotheses.fit(place)
         gap = estimate_gap(source, target, fit.weight_function, metric, own_estimator(fit))
-        known = analytic_error(source, target, None, fit, gap, values)
-        other += known / len(choice.hedges)
-    square = error**2
-    part = min(square / max(square + (HEDGED * other) ** 2, 1e-37), MOST_HEDGED)
-    return replace(choice, hedge=part if part >= LEAST_HEDGED else 0.0)
+        error = analytic_error(source, target, used, fit, gap, values)
+        if label_equivalent(source, fit, metric, error) >= FEW_LABELS_HEDGED:
+            break
+    other = analytic_error(source, target, None, fit, gap, values)
+    plain = _point(source, target, hypotheses, metric, own_estimator(match))
+    averaged = doubted(source, target, hypotheses, plain).error
+    if averaged is None:
+        return choice
+    decided = averaged**2 / max(averaged**2 + (HEDGED * other) ** 2, 1e-37)
+    unseen = (FEW_LABELS_HIDDEN - choice.hidden) / (FEW_LABELS_HIDDEN - HEDGED_WHOLLY)
+    part = min(max(decided, MOST_HEDGED * unseen), MOST_HEDGED)
+    return replace(choice, hedges=(place,), hedge=part if part >= LEAST_HEDGED else 0.0)
+
+
+def _belief(
+    source: Source, target: Target, hypotheses: Hypotheses, metric: Metric, estimate: Estimate
+) -> float:
+    """Part of an averaged gap that is believed, by its error."""
+    error = doubted(source, target, hypotheses, estimate).error
+    if error is None:
+        return 1.0
+    match = hypotheses.fit(hypotheses.chosen)[1]
+    worth = label_equivalent(source, match, metric, error)
+    return 1 / (1 + PRIOR_LABELS / max(worth, 1e-37))
+
+
+def _believed(estimate: Estimate, belief: float) -> Estimate:
+    """The estimate with so much of its gap; its error is that of the whole."""
+    before, after = estimate.gap.source_value, estimate.gap.target_value
+    return replace(
+        estimate, gap=replace(estimate.gap, target_value=before + belief * (after - before))
+    )
 
 
 @dataclass(frozen=True)
@@ -189,14 +226,25 @@ def point_estimates(
     """The estimates that a report states; arguments as those of `report_match`."""
     used: Any = own_estimator(match) if estimator == "auto" else estimator
     choice = match.choice
+    # A metric that is no mean over rows has no error of its own.
+    by = "accuracy" if row_values(source, target, metrics[0]) is None else metrics[0]
     if choice is not None:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.
             if estimator == "auto":
-                choice = _hedged(source, target, match, choice, method, metrics[0])
+                choice = _hedged(source, target, match, choice, method, by)
             else:  # It belongs to the chosen weights.
                 choice = replace(choice, averaged=(), resampled=(), hedges=(), extremes=())
             match = replace(match, choice=choice)
     hypotheses = Hypotheses(source, target, match, method)
     estimates = [_point(source, target, hypotheses, metric, used) for metric in metrics]
+    if choice is not None and choice.parts:
+        with torch.no_grad():
+            known = estimates[0]
+            if by is not metrics[0]:
+                known = _point(source, target, hypotheses, by, used)
+            belief = _belief(source, target, hypotheses, by, known)
+        hypotheses.choice = replace(choice, belief=belief)
+        match = replace(match, choice=hypotheses.choice)
+        estimates = [_believed(estimate, belief) for estimate in estimates]
     return Points(match, hypotheses, used, estimates)

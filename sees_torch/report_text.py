@@ -21,6 +21,8 @@ SAID = {
     "not_identified": "NOT IDENTIFIED: the data cannot answer; below is one of several stories",
 }
 MOST_OTHERS = 4
+SURE = 0.95
+"""Belief in an average that goes without saying."""
 
 
 def report_lines(report: ShiftReport) -> list[str]:
@@ -112,5 +114,14 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
             f"  beside it: {other['hypothesis']}{names}, gap {_shown(report, other['gap'], '+')}, "
             f"{other['behind']:.1f} standard errors behind the best"
             + (f", {other['share']:.0%} of the average" if other["share"] > 0 else "")
+        )
+    if "drift" in report.diagnostics:
+        allowed = _shown(report, report.diagnostics["drift"], "+")
+        said.append(f"  added to the average for labels that drift given the features: {allowed}")
+    belief = report.diagnostics.get("belief", 1.0)
+    if belief < SURE:
+        said.append(
+            f"  {belief:.0%} of the average is taken for a change: it is known no better than from "
+            "a few labelled rows, and gaps are seldom large"
         )
     return [chosen, *said]

@@ -3,7 +3,9 @@
 Inside a slice the shift is still one of the same features with the label, with weights that are
 scaled to average one there. So the estimator of the whole serves every slice, with its analytic
 error; what a slice does not know of its own is lent by no other slice. Where the report averages
-over hypotheses, so do its slices, and what the hypotheses differ by widens the interval.
+over hypotheses, so do its slices, and what the hypotheses differ by widens the interval. What it
+allows for labels that drift given the features is allowed for in every slice anew, and slices are
+believed as far as the whole is.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from sees_torch.efficient import (
 )
 from sees_torch.errors import SchemaError
 from sees_torch.explanation import free_name
-from sees_torch.gap import Metric, gap_parts, own_estimator, row_values
+from sees_torch.few_labels import enough_labels
+from sees_torch.gap import Metric, drift, gap_parts, own_estimator, row_values
 from sees_torch.matching import Match, NoShift
 from sees_torch.matching.match import Estimator
 from sees_torch.uncertainty import normal_interval
@@ -52,6 +55,8 @@ def slice_frame(report: ShiftReport, names: Sequence[Name], confidence: float) -
 
     source, target = report.source, report.target
     views, metric = _views(report), report.metrics[0]
+    choice = report.match.choice
+    belief = 1.0 if choice is None else choice.belief
     members = [_position(source, name) for name in names]
     columns = [source.schema.columns[j] for j in members]
     keys = torch.cat([_keys(sample, members) for sample in (source, target)])
@@ -73,7 +78,7 @@ def slice_frame(report: ShiftReport, names: Sequence[Name], confidence: float) -
     for number, level in enumerate(levels.tolist()):
         part = _Slice(source, target, here[number], there[number], report.weights)
         said = _levels(columns, level)
-        found = part.figures(views, metric, confidence)
+        found = part.figures(views, metric, confidence, belief)
         records.append(said | dict(zip(named, found, strict=True)))
     frame = pd.DataFrame(records)
     return frame.sort_values(named[1], ascending=False, kind="stable", ignore_index=True)
@@ -132,6 +137,7 @@ class _View:
         weights: (n,) of all source rows.
         estimator: of the gap; error: whose analytic error it gets, None for no interval. That
             nothing shifted is uncertain as labels only are: a small shift may have gone unseen.
+        drifting: part of the share for which labels drift given the features.
     """
 
     function: WeightFunction
@@ -139,6 +145,7 @@ class _View:
     estimator: Estimator
     error: Estimator | None
     share: float
+    drifting: float = 0.0
 
     @classmethod
     def of(cls, match: Match, weights: Tensor, estimator: Estimator, share: float) -> _View:
@@ -155,14 +162,15 @@ def _views(report: ShiftReport) -> list[_View]:
     if choice is None or not choice.parts:
         return [own]
     shares = choice.shares(choice.evidence.score()).tolist()
+    drifting = {} if enough_labels(report.target) else choice.story_shares
     views = []
     for place in choice.parts:
-        if place == choice.chosen:
-            views.append(replace(own, share=shares[place]))
-            continue
-        other = choice.fitted[place]
-        weights = other.weight_function.of_rows(source.rows, source.labels)
-        views.append(_View.of(other, weights, own_estimator(other), shares[place]))
+        view = own
+        if place != choice.chosen:
+            other = choice.fitted[place]
+            weights = other.weight_function.of_rows(source.rows, source.labels)
+            view = _View.of(other, weights, own_estimator(other), shares[place])
+        views.append(replace(view, share=shares[place], drifting=drifting.get(place, 0.0)))
     return views
 
 
@@ -177,7 +185,9 @@ class _Slice:
         self.here, self.weights = here, weights[here].detach()
         self.population = is_population(source, target)
 
-    def figures(self, views: list[_View], metric: Metric, confidence: float) -> tuple[Any, ...]:
+    def figures(
+        self, views: list[_View], metric: Metric, confidence: float, belief: float
+    ) -> tuple[Any, ...]:
         """Rows, effective rows, values, gap, interval and remark."""
         nan = float("nan")
         rows, others = float(self.source.total), float(self.target.total)
@@ -190,11 +200,11 @@ class _Slice:
             said = "the weights leave no source rows" if rows else "no source rows"
             return *sizes, before, nan, nan, nan, nan, said if others else "no target rows"
         before, after, error = self._averaged(views, metric)
-        gap = after - before
+        gap = belief * (after - before)
         ends = (nan, nan) if error is None else normal_interval(gap, error, confidence)
         small = min(effective, others) < FEW_ROWS and not self.population
         note = "few rows: the interval may be too narrow" if small else ""
-        return *sizes, before, after, gap, *ends, note
+        return *sizes, before, before + gap, gap, *ends, note
 
     def _before(self, metric: Metric) -> float:
         values = row_values(self.source, self.target, metric)
@@ -214,11 +224,17 @@ class _Slice:
         share = share / share.sum()
         values = torch.tensor([after for _, after, _ in found], dtype=torch.float64)
         after = float(share @ values)
+        allowed = sum(
+            view.drifting * float(drift(self.source, self.target, view.function, metric))
+            for view in seen
+            if view.drifting
+        )
         errors = [error for _, _, error in found if error is not None]
         if len(errors) < len(found):
-            return found[0][0], after, None
+            return found[0][0], after + allowed, None
         square = torch.tensor(errors, dtype=torch.float64).square() + (values - after).square()
-        return found[0][0], after, float(share @ square) ** 0.5
+        error = (float(share @ square) + allowed**2) ** 0.5
+        return found[0][0], after + allowed, error
 
     def _estimate(self, view: _View, metric: Metric) -> tuple[float, float, float | None]:
         """Source and target value, and the standard error of their difference."""

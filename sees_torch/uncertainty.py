@@ -21,7 +21,7 @@ from sees_torch.calibration import Calibration
 from sees_torch.data import Source, Target
 from sees_torch.efficient import FEW_ROWS, RowValues, cells_of, mean_variance, variance
 from sees_torch.few_labels import LabelMix
-from sees_torch.gap import Gap, gap_parts, own_estimator
+from sees_torch.gap import Gap, Metric, gap_parts, own_estimator, row_values
 from sees_torch.matching import Match, Method
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import Influential
@@ -52,6 +52,16 @@ def analytic_error(
         moved = through_weights(source, target, method, match, gap, values)
         here, there = here + moved[0].to(here), there + moved[1].to(there)
     return float(mean_variance(here, source.count) + mean_variance(there, target.count)) ** 0.5
+
+
+def label_equivalent(source: Source, match: Match, metric: Metric, error: float) -> float:
+    """How many labelled target rows would give the metric on the target with the same error."""
+    values = row_values(source, source, metric)  # type: ignore[arg-type]
+    if values is None or error <= 0:
+        return float("inf")
+    weight = match.weight_function.of_rows(source.rows, source.labels) * source.count
+    spread = float(mean_variance(values.own, weight) * weight.sum())
+    return spread / error**2
 
 
 def held_back(source: Source, target: Target, match: Match, gap: Gap, values: RowValues) -> float:
@@ -125,6 +135,7 @@ def bootstrap(
     mixes: Sequence[LabelMix | None],
     *,
     replicates: int,
+    drifts: Sequence[float] = (),
     calibration: Calibration | None = None,
     memory: int | None = None,
     generator: torch.Generator | None = None,
@@ -138,6 +149,8 @@ def bootstrap(
         gaps: their estimates, for the name and estimator of each.
         mixes: how labelled target rows enter each.
         replicates: B.
+        drifts: what each is allowed for labels that drift given the features; a resample has a
+            random multiple of it, which is one on average and varies by one.
         calibration: that made the posteriors; None if nothing did.
         memory: bytes that a part of the replicates may take, 256 MiB by default.
         generator: of the resamples, by default one with a fixed seed.
@@ -164,6 +177,9 @@ def bootstrap(
                     )
                 found = resample.gap(gap.metric, used, value, mix, through[key]).to(part.dtype)
                 part[rows, column] += share[rows] * found
+        if any(drifts):
+            luck = torch.rand(size, 1, generator=generator, dtype=part.dtype, device=device)
+            part -= torch.log1p(-luck) * torch.tensor(drifts, dtype=part.dtype, device=device)
         results.append(part)
         choices.append(chosen)
     return Replicates(torch.cat(results), torch.cat(choices))

@@ -7,10 +7,10 @@ import pytest
 import torch
 from worlds import drawn_world, exact_world
 
-from sees_torch import Auto, SEESem, estimate_shift
+from sees_torch import MLLS, Auto, SEESem, estimate_shift
 from sees_torch.alternatives import MOST_BESIDE
-from sees_torch.estimates import HEDGED, LEAST_HEDGED, MOST_HEDGED
-from sees_torch.gap import estimate_gap, own_estimator, row_values
+from sees_torch.estimates import HEDGED, LEAST_HEDGED, MOST_HEDGED, PRIOR_LABELS, _hedged
+from sees_torch.gap import DRIFT, drift, estimate_gap, own_estimator, row_values, target_posterior
 from sees_torch.identifiability import MOSTLY, _doubt_features, _Doubts
 from sees_torch.matching.candidate import COVARIATES, FEATURES, MANY
 from sees_torch.matching.candidates import HIDDEN, ODDS, UNMOVED
@@ -18,7 +18,7 @@ from sees_torch.matching.choice import LEAST_NEW, RULED_OUT
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED, Search
 from sees_torch.matching.selection import LEAST_GAIN, LEAST_SHARE, TEMPER
-from sees_torch.uncertainty import analytic_error
+from sees_torch.uncertainty import analytic_error, bootstrap, label_equivalent
 
 
 def inputs(seed: int, rows: int = 400):
@@ -41,6 +41,12 @@ def dispersed():
     """A world whose shift no hypothesis on a few features explains."""
     pair = drawn_world(1, 3000, 3000, features=8, shifted=6, strength=1.5)
     return estimate_shift(**pair.inputs(), replicates=60)
+
+
+def undecided(choice, hidden: float = math.inf):
+    """The choice before its hedge is known."""
+    many = tuple(p for p, each in enumerate(choice.candidates) if each.rank == MANY)
+    return replace(choice, hedges=many, hedge=0.0, hidden=hidden)
 
 
 def separately(choice, place: int, **inputs) -> float:
@@ -91,7 +97,8 @@ class TestAverage:
             share[place] = share.get(place, 0.0) + choice.hedge / len(choice.hedges)
         gaps = {place: separately(choice, place, **inputs(seed)) for place in share}
         # Hedges are fitted together, to the tolerance of a comparison.
-        assert report.gap == pytest.approx(sum(share[p] * gaps[p] for p in share), abs=1e-5)
+        mean = sum(share[p] * gaps[p] for p in share)
+        assert report.gap == pytest.approx(choice.belief * mean, abs=1e-5)
 
     def test_only_hypotheses_that_count_are_in_it(self, contested):
         choice = contested[1].match.choice
@@ -113,10 +120,11 @@ class TestAverage:
 
     def test_what_is_shown_adds_up_to_the_gap(self, contested):
         """Also where it is averaged under several penalties, of which one is listed."""
-        table = contested[1].hypotheses()
+        table, belief = contested[1].hypotheses(), contested[1].diagnostics["belief"]
         assert contested[1].match.choice.hedge
         assert table["share"].sum() == pytest.approx(1)
-        assert (table["share"] * table["gap"]).sum() == pytest.approx(contested[1].gap, abs=1e-9)
+        listed = (table["share"] * table["gap"]).sum()
+        assert belief * listed == pytest.approx(contested[1].gap, abs=1e-9)
 
     def test_the_report_says_so(self, contested):
         choice = contested[1].match.choice
@@ -171,11 +179,13 @@ class TestAverage:
 class TestHedge:
     """Where the data hardly decide the weights, shifts of many features share the gap."""
 
-    def test_goes_by_the_errors_of_both(self, contested):
+    @pytest.mark.parametrize("hidden", [math.inf, 380.0, 340.0, 100.0])
+    def test_goes_by_the_errors_of_both_and_by_what_may_hide(self, contested, monkeypatch, hidden):
+        monkeypatch.setattr("sees_torch.estimates.HEDGED", HEDGED / 2)  # So that it counts here.
         _, report = contested
-        choice = report.match.choice
         both = report.source, report.target
-        shares = replace(choice, hedge=0.0).shares(choice.evidence.score()).tolist()
+        choice = undecided(report.match.choice, hidden)
+        shares = choice.shares(choice.evidence.score()).tolist()
         behind = Hypotheses(*both, report.match, Auto())
 
         def moments(place, known=False):
@@ -191,22 +201,45 @@ class TestHedge:
         found = [(shares[place], *moments(place)) for place in choice.averaged]
         mean = sum(share * gap for share, gap, _ in found)
         square = sum(share * ((gap - mean) ** 2 + error**2) for share, gap, error in found)
+        hedged = _hedged(*both, report.match, choice, Auto(), "accuracy")
+        (place,) = hedged.hedges
         # With the weights of many features taken for known.
-        other = sum(moments(place, True)[1] for place in choice.hedges) / len(choice.hedges)
-        part = square / (square + (HEDGED * other) ** 2)
-        assert LEAST_HEDGED < part < MOST_HEDGED
-        assert choice.hedge == pytest.approx(part, rel=1e-9)
+        part = square / (square + (HEDGED / 2 * moments(place, True)[1]) ** 2)
+        assert LEAST_HEDGED < part < 0.3
+        wanted = {math.inf: part, 380.0: part, 340.0: 0.3, 100.0: MOST_HEDGED}
+        assert hedged.hedge == pytest.approx(wanted[hidden], rel=1e-9)
 
-    def test_is_taken_from_all_and_shared_by_the_penalties(self, contested):
+    @pytest.mark.parametrize(("worth", "penalty"), [(0.0, 0), (math.inf, 2), (None, 1)])
+    def test_has_the_least_penalty_that_leaves_the_gap_worth_something(
+        self, contested, monkeypatch, worth, penalty
+    ):
+        _, report = contested
+        both = report.source, report.target
+        choice = undecided(report.match.choice)
+        if worth is None:  # Between what the first and the second leave.
+            behind, found = Hypotheses(*both, report.match, Auto()), []
+            for place in choice.hedges:
+                method, fitted = behind.fit(place)
+                gap = estimate_gap(*both, fitted.weight_function, "accuracy", own_estimator(fitted))
+                error = analytic_error(*both, method, fitted, gap, row_values(*both, "accuracy"))
+                found.append(label_equivalent(report.source, fitted, "accuracy", error))
+            assert found == sorted(found)
+            worth = (found[0] + found[1]) / 2
+        monkeypatch.setattr("sees_torch.estimates.FEW_LABELS_HEDGED", worth)
+        hedged = _hedged(*both, report.match, choice, Auto(), "accuracy")
+        assert hedged.hedges == (choice.hedges[penalty],)
+        etas = [choice.candidates[place].method.eta for place in choice.hedges]
+        assert etas == sorted(etas)
+
+    def test_is_taken_from_all(self, contested):
         choice = contested[1].match.choice
         score = choice.evidence.score()
-        many = [p for p, each in enumerate(choice.candidates) if each.rank == MANY]
-        assert list(choice.hedges) == many
-        assert len(many) == 3
+        (place,) = choice.hedges
+        assert choice.candidates[place].rank == MANY
         plain = replace(choice, hedge=0.0).shares(score)
         shares = choice.shares(score.expand(3, -1))
         wanted = plain * (1 - choice.hedge)
-        wanted[many] += choice.hedge / 3
+        wanted[place] += choice.hedge
         torch.testing.assert_close(shares, wanted.repeat(3, 1))
         assert shares.sum(dim=1).tolist() == pytest.approx([1, 1, 1])
 
@@ -215,13 +248,13 @@ class TestHedge:
         assert report.match.choice.hedge == 0
 
     def test_what_the_data_rule_out_is_no_hedge(self, contested):
-        choice = contested[1].match.choice
+        choice = undecided(contested[1].match.choice)
         far = choice.evidence.cost.clone()
         errors = choice.evidence.standard_errors
         best = int(choice.evidence.score().argmax())
         far[list(choice.hedges)] += 1.01 * RULED_OUT * errors[best, list(choice.hedges)]
         far[list(choice.hedges)] += choice.evidence.score()[list(choice.hedges)].max()
-        worse = replace(choice, hedge=0.0, evidence=replace(choice.evidence, cost=far))
+        worse = replace(choice, evidence=replace(choice.evidence, cost=far))
         assert worse.completed().hedges == ()
         assert choice.completed().hedges == choice.hedges
 
@@ -253,7 +286,7 @@ class TestHedge:
         score = choice.evidence.score()
         luck = torch.tensor([[0.0, 0.5], [1.01 * choice.hedge, 0.5]])
         hedged, plain = choice.resampled_shares(score.repeat(2, 1), luck)
-        assert hedged[list(choice.hedges)].tolist() == pytest.approx([1 / 3] * 3)
+        assert hedged[list(choice.hedges)].tolist() == [1]
         torch.testing.assert_close(plain, replace(choice, hedge=0.0).shares(score))
         mean = choice.hedge * hedged + (1 - choice.hedge) * plain
         torch.testing.assert_close(mean, choice.shares(score))
@@ -282,9 +315,13 @@ class TestUnexplained:
         assert choice.candidates[choice.extremes[0][0]].rank == FEATURES
 
     def test_moves_the_gap_and_is_listed(self, dispersed):
-        table = dispersed.hypotheses()
+        """All but what is allowed for drift, which has a line of its own."""
+        table, allowed = dispersed.hypotheses(), dispersed.diagnostics["drift"]
         assert table["share"].sum() == pytest.approx(1)
-        assert (table["share"] * table["gap"]).sum() == pytest.approx(dispersed.gap, abs=1e-9)
+        listed = (table["share"] * table["gap"]).sum()
+        belief = dispersed.diagnostics["belief"]
+        assert belief * (listed + allowed) == pytest.approx(dispersed.gap, abs=1e-9)
+        assert f"labels that drift given the features: {100 * allowed:+.1f}" in str(dispersed)
 
     def test_is_doubted_and_said(self, dispersed, tmp_path):
         said = f"{dispersed.match.choice.unexplained:.0%} of the gap is the mean of the simplest"
@@ -328,6 +365,167 @@ class TestUnexplained:
         choice = contested[1].match.choice
         assert choice.dispersion == 1
         assert choice.unexplained == 0
+
+
+class TestDrift:
+    """Where nothing explains the target, labels given the features drifted as well."""
+
+    def posterior(self, report, place: int):
+        function = report.match.choice.fitted[place].weight_function
+        return target_posterior(function.table(report.target.rows), report.target.posterior)
+
+    def test_is_the_mean_over_a_random_change_of_log_odds(self, dispersed):
+        """Against a simulation: log-odds of variance 0.4 added to every row's."""
+        place = dispersed.match.choice.extremes[0][0]
+        function = dispersed.match.choice.fitted[place].weight_function
+        q = self.posterior(dispersed, place)
+        right = torch.nn.functional.one_hot(dispersed.target.predictions, q.shape[1])
+        generator = torch.Generator().manual_seed(0)
+        changes = []
+        for _ in range(200):
+            noise = torch.randn(q.shape, generator=generator, dtype=q.dtype) * (DRIFT / 2) ** 0.5
+            moved = (q.log() + noise).softmax(dim=1)
+            changes.append(float(dispersed.target.mean(((moved - q) * right).sum(dim=1))))
+        simulated = torch.tensor(changes)
+        error = float(simulated.std() / len(changes) ** 0.5)
+        found = float(drift(dispersed.source, dispersed.target, function, "accuracy"))
+        assert found < 0
+        # To second order in the change; the third and fourth are a tenth of it.
+        assert found == pytest.approx(float(simulated.mean()), abs=4 * error + 0.1 * abs(found))
+
+    def test_is_allowed_for_by_the_simplest_stories_alone(self, dispersed):
+        choice, both = dispersed.match.choice, (dispersed.source, dispersed.target)
+        assert sum(choice.story_shares.values()) == pytest.approx(choice.unexplained)
+        wanted = sum(
+            share * float(drift(*both, choice.fitted[place].weight_function, "accuracy"))
+            for place, share in choice.story_shares.items()
+        )
+        assert dispersed.diagnostics["drift"] == pytest.approx(wanted, rel=1e-9)
+
+    def test_of_a_metric_that_is_no_mean_moves_the_weights(self, dispersed):
+        """Recall, for each class a ratio of two means over weighted rows, by hand."""
+        place = dispersed.match.choice.extremes[0][0]
+        function = dispersed.match.choice.fitted[place].weight_function
+        source, target = dispersed.source, dispersed.target
+        q = target_posterior(function.table(source.rows), source.posterior)
+        own = q[torch.arange(len(q)), source.labels]
+        weight = source.count * function.of_rows(source.rows, source.labels)
+        moved = weight * (1 + DRIFT / 2 * (q.square().sum(dim=1) - own))
+        change = 0.0
+        for label in range(2):
+            of_class = source.labels == label
+            hit = of_class & (source.predictions == label)
+            before, after = (w[hit].sum() / w[of_class].sum() for w in (weight, moved))
+            change += float(after - before) / 2
+        assert change != 0
+        found = drift(source, target, function, "recall")
+        assert float(found) == pytest.approx(change, rel=1e-9)
+
+    def test_widens_the_interval(self, dispersed):
+        pair = drawn_world(1, 3000, 3000, features=8, shifted=6, strength=1.5)
+        analytic = estimate_shift(**pair.inputs(), replicates=0)
+        choice = dispersed.match.choice
+        shares = choice.shares(choice.evidence.score()).tolist()
+        behind = Hypotheses(dispersed.source, dispersed.target, dispersed.match, Auto())
+        both, mean, square = (dispersed.source, dispersed.target), 0.0, 0.0
+        for place in choice.parts:
+            method, fit = behind.fit(place)
+            gap = estimate_gap(*both, fit.weight_function, "accuracy", own_estimator(fit))
+            error = analytic_error(*both, method, fit, gap, row_values(*both, "accuracy"))
+            mean += shares[place] * float(gap.gap)
+            square += shares[place] * (float(gap.gap) ** 2 + error**2)
+        allowed = analytic.diagnostics["drift"]
+        belief = analytic.match.choice.belief
+        assert analytic.gap == pytest.approx(belief * (mean + allowed), abs=1e-9)
+        wanted = square - mean**2 + allowed**2
+        assert analytic.analytic_errors[0] ** 2 == pytest.approx(wanted, rel=1e-6)
+
+    def test_resamples_have_it_once_on_average(self):
+        pair = drawn_world(0, 300, 300)
+        report = estimate_shift(**pair.inputs(), method="mlls", confidence=None)
+        both = report.source, report.target
+        behind = Hypotheses(*both, report.match, MLLS())
+        given = behind, [row_values(*both, "accuracy")], report.gaps, [None]
+        plain, drifted = (
+            bootstrap(*both, *given, replicates=2000, memory=2**40, drifts=drifts).gaps[:, 0]
+            for drifts in ([0.0], [-0.05])
+        )
+        added = drifted - plain
+        assert float(added.max()) < 0
+        assert float(added.mean()) == pytest.approx(-0.05, abs=4 * 0.05 / 2000**0.5)
+        assert float(added.std()) == pytest.approx(0.05, rel=0.15)
+
+    def test_labelled_rows_show_it(self):
+        pair = drawn_world(1, 3000, 3000, features=8, shifted=6, strength=1.5)
+        known = pair.target_labels.astype(object).copy()
+        known[300:] = None
+        report = estimate_shift(**pair.inputs(), target_labels=known, confidence=None)
+        assert report.match.choice.extremes
+        assert "drift" not in report.diagnostics
+
+    def test_an_explained_target_has_none(self, contested):
+        assert "drift" not in contested[1].diagnostics
+        assert "drift" not in str(contested[1])
+
+    def test_slices_have_their_own(self, dispersed, monkeypatch):
+        """Those of a feature add up to the whole's, by their rows."""
+        found = dispersed.by("x0")
+        monkeypatch.setattr("sees_torch.slices.drift", lambda *_: 0.0)
+        plain = dispersed.by("x0")
+        rows = found["target_rows"] / found["target_rows"].sum()
+        added = rows * (found["target"] - plain["target"])
+        believed = dispersed.match.choice.belief * dispersed.diagnostics["drift"]
+        assert added.sum() == pytest.approx(believed, rel=1e-6)
+        assert (added < 0).all()
+        assert (found["high"] - found["low"] > plain["high"] - plain["low"]).all()
+
+
+class TestBelief:
+    """An average that is worth a few labelled rows is mostly taken for chance."""
+
+    def test_is_that_of_a_mean_with_six_rows_more_without_change(self, contested):
+        """The posterior mean of a rate's change, known from so many rows, six of them without."""
+        report = contested[1]
+        worth = report.diagnostics["label_equivalent"]
+        assert report.match.choice.belief == pytest.approx(worth / (worth + PRIOR_LABELS))
+        assert report.diagnostics["belief"] == report.match.choice.belief
+
+    @pytest.mark.parametrize(("prior", "said"), [(0.0, False), (1e3, True)])
+    def test_leaves_errors_and_intervals_and_is_said(
+        self, contested, monkeypatch, tmp_path, prior, said
+    ):
+        seed, _ = contested
+        found = estimate_shift(**inputs(seed), replicates=50)
+        monkeypatch.setattr("sees_torch.estimates.PRIOR_LABELS", prior)
+        other = estimate_shift(**inputs(seed), replicates=50)
+        part = other.match.choice.belief / found.match.choice.belief
+        assert (part < 0.5) == said
+        assert other.gap == pytest.approx(part * found.gap, rel=1e-9)
+        assert other.analytic_errors == found.analytic_errors
+        ends = found.interval[0] if found.gap < 0 else found.interval[1]
+        assert ends in other.interval
+        assert other.interval[0] <= other.gap <= other.interval[1]
+        other.save_html(tmp_path / "page.html")
+        for text in (str(other), (tmp_path / "page.html").read_text()):
+            assert ("is taken for a change" in text) == said
+
+    def test_is_the_same_for_all_metrics(self, contested):
+        seed, report = contested
+        for metrics in (["accuracy", "f1"], ["f1", "accuracy"]):
+            other = estimate_shift(**inputs(seed), metric=metrics, confidence=None)
+            assert other.match.choice.belief == pytest.approx(report.match.choice.belief)
+            assert other.gaps[metrics.index("accuracy")].gap.item() == pytest.approx(report.gap)
+
+    def test_a_clear_answer_is_believed(self):
+        report = estimate_shift(**drawn_world(0, 2000, 2000).inputs(), confidence=None)
+        assert not report.match.choice.parts
+        assert report.match.choice.belief == 1
+        assert "belief" not in report.diagnostics
+
+    def test_an_estimator_asked_for_is_not_held_back(self, contested):
+        seed, _ = contested
+        report = estimate_shift(**inputs(seed), estimator="ipw", confidence=None)
+        assert report.match.choice.belief == 1
 
 
 class TestVerdict:

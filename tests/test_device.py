@@ -39,7 +39,7 @@ from sees_torch import (
 from sees_torch.calibration import Calibration, _Folds
 from sees_torch.data import Schema
 from sees_torch.few_labels import LabelledError, strata
-from sees_torch.gap import ESTIMATORS, ROW_METRICS, estimate_gap, row_values
+from sees_torch.gap import ESTIMATORS, ROW_METRICS, drift, estimate_gap, row_values
 from sees_torch.matching import cells
 from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.batch import Batch
@@ -309,6 +309,11 @@ def test_gaps(cuda, estimator, metric):
     source, target = cuda(SAMPLES[0]), cuda(SAMPLES[1])
     gap = estimate_gap(source, target, cuda(FUNCTIONS["table"]), metric, estimator)
     assert on_cuda(gap.source_value, gap.target_value, gap.gap)
+
+
+@pytest.mark.parametrize("metric", [*ROW_METRICS, *WEIGHTED_METRICS])
+def test_drift(cuda, metric):
+    assert on_cuda(drift(cuda(SAMPLES[0]), cuda(SAMPLES[1]), cuda(FUNCTIONS["table"]), metric))
 
 
 @pytest.mark.parametrize("members", [(), (0,), (0, 2)])

@@ -91,12 +91,13 @@ def test_slices_are_averaged_where_the_report_is():
     choice = report.match.choice
     assert len(choice.parts) > 1
     shares = choice.shares(choice.evidence.score())
+    alone_choice = replace(choice, averaged=(), hedge=0.0, extremes=(), belief=1.0)
     value, square = 0.0, 0.0
     for place in choice.parts:
         match = choice.fitted[place]
         alone = replace(
             report,
-            match=replace(match, choice=replace(choice, averaged=(), hedge=0.0, extremes=())),
+            match=replace(match, choice=alone_choice),
             weights=match.weight_function.of_rows(report.source.rows, report.source.labels),
             gaps=(replace(report.gaps[0], estimator=own_estimator(match)),),
         ).by("x1")
@@ -104,7 +105,8 @@ def test_slices_are_averaged_where_the_report_is():
         value = value + share * alone["gap"]
         square = square + share * (alone["gap"] ** 2 + error**2)
     found = report.by("x1")
-    np.testing.assert_allclose(found["gap"], value, atol=1e-12)
+    assert 0.9 < choice.belief < 1
+    np.testing.assert_allclose(found["gap"], choice.belief * value, atol=1e-12)
     reach = 1.959964 * np.sqrt(square - value**2)
     np.testing.assert_allclose(found["high"] - found["gap"], reach, rtol=1e-6)
 

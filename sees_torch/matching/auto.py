@@ -29,13 +29,14 @@ class Auto(Parameters):
     hypotheses, each by its odds given the data beyond those of its special cases, since a number
     need not wait for the certainty that a name takes. Where the data hardly decide their weights
     the last one has up to half of it; what none explains is the mean of labels only, covariates
-    only and the last one. There is no average if nothing shifted, less than 0.7 standard errors
-    behind the best, with every feature explained and no shift that could hide, or if gradients are
-    asked for. Of more than SCREENED distinct rows, a part first tells which
-    feature sets are worth a look at all. Of so many rows, or more than MOST_ENTRIES pairs of a
-    level and a label, shifts of many features are only looked at where the others leave some
-    feature unexplained; of MOST_UNKNOWNS pairs, or of more pairs than rows (and than FEW_ENTRIES),
-    not at all.
+    only and the last one, with an allowance for labels that drift given the features; what is
+    known no better than from a few labelled rows is mostly taken for chance. There is no average if
+    nothing shifted, less than 0.7 standard errors behind the best, with every feature explained and
+    no shift that could hide, or if gradients are asked for. Of more than SCREENED distinct rows, a
+    part first tells which feature sets are worth a look at all. Of so many rows, or more than
+    MOST_ENTRIES pairs of a level and a label, shifts of many features are only looked at where the
+    others leave some feature unexplained; of MOST_UNKNOWNS pairs, or of more pairs than rows (and
+    than FEW_ENTRIES), not at all.
 
     Args:
         memory_budget: bytes that intermediate tensors may take, 256 MiB by default.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -44,8 +45,13 @@ class Choice:
             chosen one alone.
         resampled: the same for resamples, where the chosen one alone has a share that counts:
             it and others that would have one in some resamples; empty to choose anew in each.
-        hedges: positions of shifts of many features that may share the gap whatever their odds.
-        hedge: their part in it.
+        hedges: positions of shifts of many features that may share the gap whatever their odds,
+            least penalty first; the one that does, once its part is known.
+        hedge: its part in the gap.
+        hidden: labelled rows that the gap would be worth had a feature shifted that could hide;
+            infinite if none could.
+        belief: part of an averaged gap that is taken for a change; the rest is prior knowledge
+            that gaps are seldom large.
         extremes: positions by story, of the simplest stories that allow for all features; where no
             hypothesis explains the data fully they have the part of the gap that is not explained.
         silent: positions of those that would be averaged if labels could be told apart in their
@@ -63,6 +69,8 @@ class Choice:
     resampled: tuple[int, ...] = ()
     hedges: tuple[int, ...] = ()
     hedge: float = 0.0
+    hidden: float = math.inf
+    belief: float = 1.0
     extremes: tuple[tuple[int, ...], ...] = ()
     silent: tuple[int, ...] = ()
     fitted: Mapping[int, Match] = field(default_factory=dict)
@@ -149,11 +157,17 @@ class Choice:
         """(..., H) share of every hypothesis in the gap, by scores (..., H)."""
         shares = self._by_odds(score, self.averaged or (self.chosen,)) * (1 - self.hedge)
         if self.hedge:
-            shares[..., list(self.hedges)] += self.hedge / len(self.hedges)
+            shares[..., self.hedges[0]] += self.hedge
         shares = shares * (1 - self.unexplained)
-        for story in self.extremes:
-            shares[..., list(story)] += self.unexplained / len(self.extremes) / len(story)
+        for place, share in self.story_shares.items():
+            shares[..., place] += share
         return shares
+
+    @property
+    def story_shares(self) -> dict[int, float]:
+        """Part in the gap that a hypothesis has as one of the simplest stories, by position."""
+        each = self.unexplained / max(len(self.extremes), 1)
+        return {place: each / len(story) for story in self.extremes for place in story}
 
     def resampled_shares(self, score: Tensor, luck: Tensor) -> Tensor:
         """(B, H) the same in resamples, by scores (B, H) and luck (B, 2) between 0 and 1.
@@ -164,7 +178,7 @@ class Choice:
         shares = self._by_odds(score, self.averaged or self.resampled or (self.chosen,))
         if self.hedge:
             hedged = torch.zeros_like(shares[0])
-            hedged[list(self.hedges)] = 1 / len(self.hedges)
+            hedged[self.hedges[0]] = 1.0
             shares = torch.where(luck[:, :1] < self.hedge, hedged, shares)
         shares = shares * (1 - self.unexplained)
         for place, members in enumerate(self.extremes):

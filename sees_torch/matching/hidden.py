@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch.nn.functional import one_hot
@@ -17,6 +18,8 @@ MANY_ROWS = 50_000
 FEW_LABELS_HIDDEN = 400.0
 """A shift may hide if the gap would then be worth fewer labelled target rows. With 500, where the
 verdict begins to doubt, intervals are too wide where nothing shifted."""
+HEDGED_WHOLLY = 300.0
+"""And from so few on the average takes a shift for hidden: it is hedged as far as it ever is."""
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""
 
@@ -61,12 +64,20 @@ def worst_hidden(
     return max(found, default=None)
 
 
-def may_hide(source: Source, target: Target, choice: Choice, fit: Callable[[int], Match]) -> bool:
-    """Had some feature shifted with the label, accuracy would hardly be known."""
+def worth_hidden(
+    source: Source, target: Target, choice: Choice, fit: Callable[[int], Match]
+) -> float:
+    """Labelled rows that accuracy would be worth had the worst feature shifted with the label.
+
+    Infinite where no shift may hide.
+    """
     values = accuracy_values(source, target)
     worst = worst_hidden(source, target, choice, fit, values)
+    if worst is None:
+        return math.inf
     right = float(source.mean(values.own))
-    return worst is not None and right * (1 - right) < FEW_LABELS_HIDDEN * worst[0] ** 2
+    worth = right * (1 - right) / max(worst[0] ** 2, 1e-37)
+    return worth if worth < FEW_LABELS_HIDDEN else math.inf
 
 
 def accuracy_values(source: Source, target: Target) -> RowValues:

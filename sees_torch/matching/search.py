@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from sees_torch.matching.batch import Batch
 from sees_torch.matching.candidate import COVARIATES, FEATURES, MOST_FEATURES, NOTHING, Candidate
 from sees_torch.matching.cells import CellWeights, fit_cells, fit_shares
 from sees_torch.matching.choice import Choice
-from sees_torch.matching.hidden import HOPELESS, may_hide
+from sees_torch.matching.hidden import HOPELESS, worth_hidden
 from sees_torch.matching.match import Match, quietly
 from sees_torch.matching.penalised import MOST_UNKNOWNS
 from sees_torch.matching.sees_c import CovariatesOnly, SEESc
@@ -80,6 +81,7 @@ class Search:
         self.ratios: list[Ratios] = []
         self.fitted: dict[int, Match] = {}
         self._compared: Evidence | None = None
+        self._hidden = math.inf
 
     def add_nothing(self) -> None:
         here, there = (torch.ones_like(each.count)[None] for each in (self.source, self.target))
@@ -158,10 +160,11 @@ class Search:
 
     def doubt_nothing(self) -> bool:
         """Whether a shift may hide; "nothing shifted" then has lower odds."""
-        hidden = may_hide(self.source, self.target, self._choice(), self._fit)
-        if hidden:
-            self.candidates[0] = candidates.nothing(candidates.HIDDEN)
-        return hidden
+        self._hidden = worth_hidden(self.source, self.target, self._choice(), self._fit)
+        if not math.isfinite(self._hidden):
+            return False
+        self.candidates[0] = candidates.nothing(candidates.HIDDEN)
+        return True
 
     def misfit(self) -> float:
         """What the best hypothesis so far leaves unexplained; above 1 more features moved."""
@@ -261,7 +264,8 @@ class Search:
             choice = Choice.make(choice.candidates, choice.evidence, eligible)
             match = self._match(choice)
         if dispersion is not None:
-            choice = self._averaged(replace(choice, dispersion=dispersion))
+            choice = replace(choice, dispersion=dispersion, hidden=self._hidden)
+            choice = self._averaged(choice)
         choice = replace(choice, fitted=dict(self.fitted))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.

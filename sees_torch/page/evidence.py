@@ -15,6 +15,7 @@ from sees_torch.page.charts import Axis, forest_row
 from sees_torch.page.figures import Unit, count, percent
 from sees_torch.page.markup import Html, folded, joined, listed, names, table, tag
 from sees_torch.report_tables import told_notes
+from sees_torch.report_text import SURE
 from sees_torch.version import __version__
 
 if TYPE_CHECKING:
@@ -107,6 +108,12 @@ def _averaged(report: ShiftReport) -> str:
             f" No hypothesis explains the target fully, so {choice.unexplained:.0%} is the mean of "
             "the simplest stories: labels alone, features alone, many of both."
         )
+    if "drift" in report.diagnostics:
+        allowed = Unit(report.metric).points(report.diagnostics["drift"])
+        said += (
+            f" Where so little is explained labels drift given the features, too: {allowed} is "
+            "added for that."
+        )
     return said
 
 
@@ -146,6 +153,11 @@ def _sentences(d: dict[str, float], cells: bool) -> list[str]:
     worth = d.get("label_equivalent", math.inf)
     if math.isfinite(worth):
         said.append(f"The estimate is worth about {count(worth)} labelled target rows.")
+    if d.get("belief", 1.0) < SURE:
+        said.append(
+            f"{percent(d['belief'])} of the averaged gap is taken for a change: it is known no "
+            "better than from a few labelled rows, and gaps are seldom large."
+        )
     said.append(_unseen(d["unseen_mass"], cells))
     if "stability" in d:
         said.append(f"{percent(d['stability'])} of the resamples choose the same features.")

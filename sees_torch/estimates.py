@@ -173,10 +173,13 @@ def _hedged(
     averaged = doubted(source, target, hypotheses, plain).error
     if averaged is None:
         return choice
-    decided = averaged**2 / max(averaged**2 + (HEDGED * other) ** 2, 1e-37)
+    undecided = averaged**2 / max(averaged**2 + (HEDGED * other) ** 2, 1e-37)
     unseen = (FEW_LABELS_HIDDEN - choice.hidden) / (FEW_LABELS_HIDDEN - HEDGED_WHOLLY)
-    part = min(max(decided, MOST_HEDGED * unseen), MOST_HEDGED)
-    return replace(choice, hedges=(place,), hedge=part if part >= LEAST_HEDGED else 0.0)
+    resampled, whole = (
+        min(part, MOST_HEDGED) if part >= LEAST_HEDGED else 0.0
+        for part in (undecided, max(undecided, MOST_HEDGED * unseen))
+    )
+    return replace(choice, hedges=(place,), hedge=whole, resampled_hedge=resampled)
 
 
 def _belief(

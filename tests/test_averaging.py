@@ -46,7 +46,7 @@ def dispersed():
 def undecided(choice, hidden: float = math.inf):
     """The choice before its hedge is known."""
     many = tuple(p for p, each in enumerate(choice.candidates) if each.rank == MANY)
-    return replace(choice, hedges=many, hedge=0.0, hidden=hidden)
+    return replace(choice, hedges=many, hedge=0.0, resampled_hedge=0.0, hidden=hidden)
 
 
 def separately(choice, place: int, **inputs) -> float:
@@ -208,6 +208,7 @@ class TestHedge:
         assert LEAST_HEDGED < part < 0.3
         wanted = {math.inf: part, 380.0: part, 340.0: 0.3, 100.0: MOST_HEDGED}
         assert hedged.hedge == pytest.approx(wanted[hidden], rel=1e-9)
+        assert hedged.resampled_hedge == pytest.approx(part, rel=1e-9)
 
     @pytest.mark.parametrize(("worth", "penalty"), [(0.0, 0), (math.inf, 2), (None, 1)])
     def test_has_the_least_penalty_that_leaves_the_gap_worth_something(
@@ -282,7 +283,7 @@ class TestHedge:
             assert named == replace(choice, hedge=0.0).share_naming(candidate.features)
 
     def test_has_all_or_nothing_of_a_resample(self, contested):
-        choice = contested[1].match.choice
+        choice = replace(contested[1].match.choice, hedge=0.3, resampled_hedge=0.3)
         score = choice.evidence.score()
         luck = torch.tensor([[0.0, 0.5], [1.01 * choice.hedge, 0.5]])
         hedged, plain = choice.resampled_shares(score.repeat(2, 1), luck)

@@ -47,7 +47,8 @@ class Choice:
             it and others that would have one in some resamples; empty to choose anew in each.
         hedges: positions of shifts of many features that may share the gap whatever their odds,
             least penalty first; the one that does, once its part is known.
-        hedge: its part in the gap.
+        hedge: its part in the gap; resampled_hedge: the part of the resamples that it has all of.
+            What may hide adds to the first alone: intervals cover without.
         hidden: labelled rows that the gap would be worth had a feature shifted that could hide;
             infinite if none could.
         belief: part of an averaged gap that is taken for a change; the rest is prior knowledge
@@ -69,6 +70,7 @@ class Choice:
     resampled: tuple[int, ...] = ()
     hedges: tuple[int, ...] = ()
     hedge: float = 0.0
+    resampled_hedge: float = 0.0
     hidden: float = math.inf
     belief: float = 1.0
     extremes: tuple[tuple[int, ...], ...] = ()
@@ -176,10 +178,10 @@ class Choice:
         has all or nothing of the rest: they need not hold in part, one of them may hold alone.
         """
         shares = self._by_odds(score, self.averaged or self.resampled or (self.chosen,))
-        if self.hedge:
+        if self.resampled_hedge:
             hedged = torch.zeros_like(shares[0])
             hedged[self.hedges[0]] = 1.0
-            shares = torch.where(luck[:, :1] < self.hedge, hedged, shares)
+            shares = torch.where(luck[:, :1] < self.resampled_hedge, hedged, shares)
         shares = shares * (1 - self.unexplained)
         for place, members in enumerate(self.extremes):
             holds = (luck[:, 1] * len(self.extremes)).floor() == place

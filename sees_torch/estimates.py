@@ -37,7 +37,7 @@ MOST_HEDGED, LEAST_HEDGED = 0.5, 0.1
 PRIOR_LABELS = 6.0
 """That nothing changed is known before any data as if from so many labelled target rows: gaps are
 seldom large, and an average that is worth no more than that says little."""
-FEW_LABELS_HEDGED = 100.0
+FEW_LABELS_HEDGED = 120.0
 """The penalty of that shift is the least that leaves the gap worth so many labelled target rows: a
 larger one pulls the gap towards what needs few features, a smaller one leaves it to chance."""
 

@@ -161,10 +161,10 @@ class Search:
     def doubt_nothing(self) -> bool:
         """Whether a shift may hide; "nothing shifted" then has lower odds."""
         self._hidden = worth_hidden(self.source, self.target, self._choice(), self._fit)
-        if not math.isfinite(self._hidden):
-            return False
-        self.candidates[0] = candidates.nothing(candidates.HIDDEN)
-        return True
+        hidden = math.isfinite(self._hidden)
+        if hidden:
+            self.candidates[0] = candidates.nothing(candidates.HIDDEN)
+        return hidden
 
     def misfit(self) -> float:
         """What the best hypothesis so far leaves unexplained; above 1 more features moved."""
@@ -264,8 +264,7 @@ class Search:
             choice = Choice.make(choice.candidates, choice.evidence, eligible)
             match = self._match(choice)
         if dispersion is not None:
-            choice = replace(choice, dispersion=dispersion, hidden=self._hidden)
-            choice = self._averaged(choice)
+            choice = self._averaged(replace(choice, dispersion=dispersion, hidden=self._hidden))
         choice = replace(choice, fitted=dict(self.fitted))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.

@@ -185,15 +185,12 @@ def _hedged(
 def _belief(
     source: Source, target: Target, hypotheses: Hypotheses, metric: Metric, estimate: Estimate
 ) -> float:
-    """Part of an averaged gap that is believed, by what it is worth under all that share it."""
-    choice, error = hypotheses.choice, doubted(source, target, hypotheses, estimate).error
-    if choice is None or error is None:
+    """Part of an averaged gap that is believed, by its error."""
+    error = doubted(source, target, hypotheses, estimate).error
+    if error is None:
         return 1.0
-    shares = choice.shares(choice.evidence.score()).tolist()
-    worth = sum(
-        shares[place] * label_equivalent(source, hypotheses.fit(place)[1], metric, error)
-        for place in choice.parts
-    )
+    match = hypotheses.fit(hypotheses.chosen)[1]
+    worth = label_equivalent(source, match, metric, error)
     return 1 / (1 + PRIOR_LABELS / max(worth, 1e-37))
 
 

@@ -487,17 +487,8 @@ class TestBelief:
     def test_is_that_of_a_mean_with_six_rows_more_without_change(self, contested):
         """The posterior mean of a rate's change, known from so many rows, six of them without."""
         report = contested[1]
-        choice, source = report.match.choice, report.source
-        shares = choice.shares(choice.evidence.score())
-        right = (source.predictions == source.labels).double()
-        spread = 0.0
-        for place in choice.parts:
-            match = report.match if place == choice.chosen else choice.fitted[place]
-            weight = source.count * match.weight_function.of_rows(source.rows, source.labels)
-            value = float(weight @ right / weight.sum())
-            spread += float(shares[place]) * value * (1 - value)
-        worth = spread / report.diagnostics["analytic_error"] ** 2
-        assert choice.belief == pytest.approx(worth / (worth + PRIOR_LABELS), rel=1e-6)
+        worth = report.diagnostics["label_equivalent"]
+        assert report.match.choice.belief == pytest.approx(worth / (worth + PRIOR_LABELS))
         assert report.diagnostics["belief"] == report.match.choice.belief
 
     @pytest.mark.parametrize(("prior", "said"), [(0.0, False), (1e3, True)])

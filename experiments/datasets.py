@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
@@ -18,6 +19,10 @@ TABLES: dict[str, CsvTable] = {
     name: instantiate(OmegaConf.load(CONF / "data" / f"{name}.yaml"))
     for name in ("bankchurn", "credit", "covid")
 }
+
+MOST_LEVELS = 10
+STRENGTH = 0.6
+"""Of random shifts: standard deviation of the log weights of cells."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,19 @@ def load_table(name: str, folder: Path) -> tuple[pd.DataFrame, str]:
 def load_shift(name: str) -> Shift:
     """The simulated shift that belongs to a table."""
     shift: Any = OmegaConf.to_container(OmegaConf.load(CONF / "shift" / f"{name}.yaml"))
-    return Shift(
-        shift["features"], tuple(shift["shifted"]), shift["source_law"], shift["target_law"]
+    shifted = tuple(shift.get("shifted", shift["features"]))
+    return Shift(shift["features"], shifted, shift["source_law"], shift["target_law"])
+
+
+def random_shift(table: pd.DataFrame, label: str, seed: int) -> Shift:
+    """A feature of few levels, drawn at random, moves at random with the label."""
+    generator = np.random.default_rng([seed, len(table)])
+    few = [name for name in table if name != label and table[name].nunique() <= MOST_LEVELS]
+    feature = str(generator.choice(few))
+    source = table.value_counts([feature, label], normalize=True).sort_index()
+    target = source * np.exp(STRENGTH * generator.normal(size=len(source)))
+    laws = (
+        {level: part.droplevel(0).to_dict() for level, part in law.groupby(level=0)}
+        for law in (source, target / target.sum())
     )
+    return Shift([feature], (feature,), *laws)

@@ -3,10 +3,12 @@
     python -m experiments.simulated --data FOLDER --order draw-first --depth 50
     python -m experiments.simulated --data FOLDER --order classifier-first --depth 3
     python -m experiments.simulated --data FOLDER --table case_study --rows 2500
+    python -m experiments.simulated --data FOLDER --table credit-random --rows 2500
 
 The first is the paper's protocol and classifier. The case study has its classifier's probabilities
-given, so its rows are drawn with replacement from the table, the target by the true weights. Each
-draw is appended to a CSV as it finishes: run the same command again to resume.
+given, so its rows are drawn with replacement from the table, the target by the true weights.
+"-random" behind a table's name: another shift in every draw, of a random feature with the label.
+Each draw is appended to a CSV as it finishes: run the same command again to resume.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
-from experiments.datasets import Shift, load_shift, load_table
+from experiments.datasets import Shift, load_shift, load_table, random_shift
 from experiments.methods import calibration_for
 from sees_torch import (
     BBSE,
@@ -143,16 +145,23 @@ def _errors(
     return row
 
 
-def case_study_pair(folder: Path, rows: int, seed: int) -> ShiftedPair:
-    """A draw from the COVID-19 case study's source table, whose classifier is given."""
+def case_study_table(folder: Path) -> pd.DataFrame:
+    """The source of the COVID-19 case study, with its classifier's probabilities."""
     path = folder / "covid" / "case_study_source.csv.gz"
     if not path.exists():
         raise SystemExit(f"no {path}.")
-    table = pd.read_csv(path)
-    law = {(1, 1): 2.0, (1, 0): 1 / 3, (0, 1): 1.25, (0, 0): 5 / 6}
-    weight = np.array(
-        [law[key] for key in zip(table["age_60_and_above"], table["positive"], strict=True)]
-    )
+    return pd.read_csv(path)
+
+
+def case_study_pair(table: pd.DataFrame, shift: Shift, rows: int, seed: int) -> ShiftedPair:
+    """A draw from the COVID-19 case study's source table, whose classifier is given."""
+    (feature,) = shift.features
+    law = {
+        (level, label): shift.target_law[level][label] / mass
+        for level, masses in shift.source_law.items()
+        for label, mass in masses.items()
+    }
+    weight = np.array([law[cell] for cell in zip(table[feature], table["positive"], strict=True)])
     weight = weight / weight.mean()
     right = (table["proba_positive"] > 0.5) == table["positive"]
     generator = np.random.default_rng(seed)
@@ -169,7 +178,7 @@ def case_study_pair(folder: Path, rows: int, seed: int) -> ShiftedPair:
         target_proba=proba[there],
         target_labels=labels[there],
         classes=(0, 1),
-        features=("age_60_and_above",),
+        features=(feature,),
         weight_table=law,
         weights=weight[here],
         population_gap=float(np.mean((weight - 1) * right)),
@@ -188,11 +197,18 @@ def draw(
 ) -> pd.DataFrame:
     """One draw of a table, measured."""
     torch.set_num_threads(1)
-    shift = load_shift("covid" if name == "case_study" else name)
+    table, _, random = name.partition("-")
+    given = table == "case_study"
+    frame, label = (case_study_table(folder), "positive") if given else load_table(table, folder)
+    if random:
+        hidden = frame.drop(columns="proba_positive", errors="ignore")
+        shift = random_shift(hidden, label, seed)
+    else:
+        shift = load_shift("covid_case_study" if given else table)
     pair = (
-        case_study_pair(folder, rows, seed)
-        if name == "case_study"
-        else table_pair(name, folder, shift, rows, order, depth, seed)
+        case_study_pair(frame, shift, rows, seed)
+        if given
+        else table_pair(table, folder, shift, rows, order, depth, seed)
     )
     result = pd.DataFrame(measure(pair, shift.shifted, only, calibrate))
     gaps = {"gap realised": 100 * pair.realised_gap, "gap population": 100 * pair.population_gap}

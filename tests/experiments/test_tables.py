@@ -16,12 +16,13 @@ from sklearn.tree import DecisionTreeClassifier
 
 from experiments.boosting import quick_leaves
 from experiments.classifiers import Given, Network, Tabular, TwoLayers
-from experiments.datasets import CONF, TABLES, load_shift, load_table
+from experiments.datasets import CONF, TABLES, load_shift, load_table, random_shift
 from experiments.figures import bars, case_study, lines, spread
 from experiments.get_data import accidents, credit, employment, from_census, verified
 from experiments.page import behind, shown, table
 from experiments.preparing import bin_bankchurn, bin_credit, fatal_or_not, unfold_counts
 from experiments.shifts import Drawing, Laws, Natural, Rates, Tilted
+from experiments.simulated import case_study_pair
 from experiments.tables import CsvTable, SimulatedTable
 from sees_torch import SchemaError, SeesError
 
@@ -254,6 +255,37 @@ def test_scripts_and_configurations_share_their_tables(tmp_path):
     with pytest.raises(SystemExit, match="Kaggle"):
         load_table("bankchurn", tmp_path)
     assert load_shift("bankchurn").shifted == ("Geography",)
+
+
+def test_random_shifts_move_one_feature_of_few_levels_with_the_label():
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({"a": random.integers(3, size=600), "wide": np.arange(600)})
+    table["b"], table["y"] = random.integers(2, size=(2, 600))
+    shifts = [random_shift(table, "y", seed) for seed in range(8)]
+    assert {shift.shifted for shift in shifts} == {("a",), ("b",)}
+    shift = shifts[0]
+    feature = shift.features[0]
+    for level, label in [(0, 0), (1, 1)]:
+        share = ((table[feature] == level) & (table["y"] == label)).mean()
+        assert shift.source_law[level][label] == pytest.approx(share)
+    total = sum(sum(masses.values()) for masses in shift.target_law.values())
+    assert total == pytest.approx(1)
+    assert shift.target_law != shift.source_law
+    assert shift == random_shift(table, "y", 0) != shifts[1]
+
+
+def test_rows_of_the_case_study_are_drawn_by_the_law():
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({"age_60_and_above": random.integers(2, size=4000)})
+    table["positive"] = random.integers(2, size=4000)
+    table["proba_positive"] = random.uniform(size=4000)
+    shift = load_shift("covid_case_study")
+    pair = case_study_pair(table, shift, 50_000, seed=0)
+    assert pair.weight_table[1, 1] == pytest.approx(2)  # 0.4 of 0.2, in conf/shift
+    assert "proba_positive" not in pair.source
+    aged = pair.target_labels[pair.target["age_60_and_above"] == 1]
+    assert aged.mean() == pytest.approx(2 / (2 + 1 / 3), abs=0.02)
+    assert pair.realised_gap == pytest.approx(pair.population_gap, abs=0.02)
 
 
 def drawn(method, errors, **more):

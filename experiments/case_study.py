@@ -14,11 +14,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from experiments.datasets import load_shift
 from experiments.simulated import METHODS
 from sees_torch import KnownWeights, estimate_shift
-
-WEIGHTS = {(1, 1): 2.0, (1, 0): 1 / 3, (0, 1): 1.25, (0, 0): 5 / 6}
-"""True weights by (aged, positive)."""
 
 
 def case_study(folder: Path) -> pd.DataFrame:
@@ -39,10 +37,11 @@ def case_study(folder: Path) -> pd.DataFrame:
         "target_proba": target["proba_positive"],
     }
     right = [((part["proba_positive"] > 0.5) == part["positive"]).mean() for part in parts]
-    truth = np.array(
-        [WEIGHTS[pair] for pair in zip(source["age_60_and_above"], source["positive"], strict=True)]
-    )
-    known = KnownWeights(WEIGHTS, ("age_60_and_above",))
+    shift = load_shift("covid_case_study")
+    (feature,) = shift.features
+    cells = zip(source[feature], source["positive"], strict=True)
+    truth = np.array([shift.weights[cell] for cell in cells])
+    known = KnownWeights(shift.weights, (feature,))
     rows = []
     for name, method in {**METHODS, "true weights": known}.items():
         report = estimate_shift(**inputs, method=method)

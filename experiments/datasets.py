@@ -34,6 +34,15 @@ class Shift:
     source_law: dict[Any, Any]
     target_law: dict[Any, Any]
 
+    @property
+    def weights(self) -> dict[tuple[Any, Any], float]:
+        """By (level, label), of a shift of one feature."""
+        return {
+            (level, label): self.target_law[level][label] / mass
+            for level, masses in self.source_law.items()
+            for label, mass in masses.items()
+        }
+
 
 def load_table(name: str, folder: Path) -> tuple[pd.DataFrame, str]:
     """The table and the name of its label column."""

@@ -156,11 +156,7 @@ def case_study_table(folder: Path) -> pd.DataFrame:
 def case_study_pair(table: pd.DataFrame, shift: Shift, rows: int, seed: int) -> ShiftedPair:
     """A draw from the COVID-19 case study's source table, whose classifier is given."""
     (feature,) = shift.features
-    law = {
-        (level, label): shift.target_law[level][label] / mass
-        for level, masses in shift.source_law.items()
-        for label, mass in masses.items()
-    }
+    law = shift.weights
     weight = np.array([law[cell] for cell in zip(table[feature], table["positive"], strict=True)])
     weight = weight / weight.mean()
     right = (table["proba_positive"] > 0.5) == table["positive"]

@@ -12,7 +12,7 @@ from worlds import drawn_world, mixed_frame
 from sees_torch import BBSE, MLLS, SEESc, SEESd, SEESem, Source, Target, estimate_shift
 from sees_torch.gap import estimate_gap
 from sees_torch.matching.batch import Batch
-from sees_torch.matching.sees_c import CovariatesOnly
+from sees_torch.matching.covariates_only import CovariatesOnly
 
 EXACT = 1e-13
 """Finite differences need solves to be as good as rounding allows."""

@@ -7,8 +7,9 @@ from typing import Literal
 
 from sees_torch.data.tables import Name
 from sees_torch.matching.candidate import COVARIATES, FEATURES, MANY, NOTHING, Candidate
+from sees_torch.matching.covariates_only import CovariatesOnly
 from sees_torch.matching.reference import NoShift
-from sees_torch.matching.sees_c import CovariatesOnly, SEESc
+from sees_torch.matching.sees_c import SEESc
 from sees_torch.matching.sees_em import CellShares, SEESem
 
 ODDS = 1 / 30

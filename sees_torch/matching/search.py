@@ -10,21 +10,20 @@ from itertools import combinations
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.efficient import has_cells, worst_condition
-from sees_torch.errors import SeesWarning, SupportError
+from sees_torch.errors import SupportError
 from sees_torch.matching import candidates
 from sees_torch.matching.batch import Batch
 from sees_torch.matching.candidate import COVARIATES, FEATURES, MOST_FEATURES, NOTHING, Candidate
 from sees_torch.matching.cells import CellWeights, fit_cells, fit_shares
 from sees_torch.matching.choice import Choice
+from sees_torch.matching.dense_path import dense_path
 from sees_torch.matching.hidden import HOPELESS, worth_hidden
 from sees_torch.matching.match import Match, quietly
 from sees_torch.matching.penalised import MOST_UNKNOWNS
-from sees_torch.matching.sees_c import CovariatesOnly, SEESc
 from sees_torch.matching.sees_em import (
     CAUTIOUS_ROWS,
     SHRINKAGE,
@@ -34,9 +33,7 @@ from sees_torch.matching.sees_em import (
 from sees_torch.matching.selection import (
     LEAST_SHARE,
     Evidence,
-    Folds,
     Ratios,
-    induced_ratio,
     misfit,
     thinned,
 )
@@ -60,9 +57,6 @@ RESAMPLED_SHARE = LEAST_SHARE / 20
 MOST_REFUSED = 8
 MOST_PAIRS = 60
 """More pairs of features than this are not all tried: only those of the best single ones."""
-ETAS = (1e-3, 3e-3, 1e-2)
-TOLERANCE = 1e-5
-"""Of dense fits, in units of the score: far below its standard error."""
 
 
 class Search:
@@ -179,27 +173,10 @@ class Search:
         return unknowns <= min(most, max(rows, FEW_ENTRIES))
 
     def add_dense_path(self) -> None:
-        """Shifts of many features: of covariates only, and with the label."""
-        samples = self.source, self.target
-        folds = Folds.deal(*samples)
-        counts = folds.training(*samples)
-
-        def add(candidate: Candidate, match: Match, tables: tuple[Tensor, Tensor]) -> None:
-            """With its weights of all rows, fitted without each fold."""
+        """Shifts of many features, with the label and without."""
+        for candidate, match, ratios in dense_path(self.source, self.target):
             self.fitted[len(self.candidates)] = match
-            self._add([candidate], folds.held_out(induced_ratio(*samples, tables)))
-
-        covariates = CovariatesOnly(tolerance=TOLERANCE)
-        found = quietly(covariates, *samples)
-        tables = covariates.refits(*samples, found, *counts)
-        add(candidates.covariates(covariates), found, tables)
-        many = SEESc(tolerance=TOLERANCE)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeesWarning)
-            path = many.path(*samples, ETAS)
-        refits = many.path_refits(*samples, ETAS, path, *counts)
-        for eta, found, tables in zip(ETAS, path, refits, strict=True):
-            add(candidates.many(replace(many, eta=eta)), found, tables)
+            self._add([candidate], ratios)
 
     def _add(self, hypotheses: list[Candidate], ratios: Ratios) -> None:
         self.candidates += hypotheses

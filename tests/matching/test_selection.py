@@ -16,8 +16,8 @@ from sees_torch.matching.batch import Batch
 from sees_torch.matching.candidate import Candidate
 from sees_torch.matching.cells import fit_cells, fit_shares
 from sees_torch.matching.choice import Choice
+from sees_torch.matching.covariates_only import CovariatesOnly
 from sees_torch.matching.search import Search
-from sees_torch.matching.sees_c import CovariatesOnly
 from sees_torch.matching.sees_em import label_weights
 from sees_torch.matching.selection import (
     DEALS,

@@ -8,6 +8,7 @@ import torch
 
 from sees_torch.errors import SeesError
 from sees_torch.gap import is_rate
+from sees_torch.report_tables import foremost
 from sees_torch.weights import ConstantWeights, TableWeights
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 SOURCE, TARGET = "#4477aa", "#cc6677"
 """Blue and rose that stay apart for colour-blind readers and in grey print."""
 MOST_CELLS = 24
+MOST_OTHERS = 7
 
 
 def plot_report(report: ShiftReport) -> matplotlib.figure.Figure:
@@ -69,10 +71,13 @@ def _plot_value(report: ShiftReport, axes: matplotlib.axes.Axes) -> None:
 
 
 def _plot_hypotheses(report: ShiftReport, axes: matplotlib.axes.Axes) -> None:
-    """Gaps that other hypotheses would give, the best supported on top."""
+    """Gaps that the foremost hypotheses would give, the best supported on top."""
     rate = is_rate(report.metric)
     scale = 100 if rate else 1
-    table = report.hypotheses().head(8).iloc[::-1]
+    found = report.hypotheses()
+    others = foremost(found[~found["chosen"]], MOST_OTHERS)
+    shared = bool((others["share"] > 0).any())
+    table = found.loc[sorted([*found.index[found["chosen"]], *others.index], reverse=True)]
     names = [
         f"{words} ({', '.join(map(str, features))})" if features else words
         for words, features in zip(table["hypothesis"], table["features"], strict=True)
@@ -83,7 +88,8 @@ def _plot_hypotheses(report: ShiftReport, axes: matplotlib.axes.Axes) -> None:
         reach = 0.0 if row["error"] != row["error"] else 1.96 * scale * row["error"]
         axes.errorbar([scale * row["gap"]], [place], xerr=[reach], fmt="o", color=colour, capsize=3)
         axes.annotate(
-            f"{row['behind']:.1f}",
+            f"{row['behind']:.1f}"
+            + (f", {row['share']:.0%}" if shared and row["share"] > 0 else ""),
             (1.02, place),
             xycoords=("axes fraction", "data"),
             va="center",
@@ -92,10 +98,8 @@ def _plot_hypotheses(report: ShiftReport, axes: matplotlib.axes.Axes) -> None:
     axes.axvline(0.0, color="black", linewidth=1, linestyle="--")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_xlabel(f"gap in {report.metric} [points]" if rate else f"gap in {report.metric}")
-    axes.set_title(
-        "gap under each hypothesis (coloured: chosen;\nright: standard errors behind the best)",
-        fontsize=10,
-    )
+    told = "right: standard errors behind the best" + (",\nshare in the gap" if shared else "")
+    axes.set_title(f"gap under each hypothesis (coloured: chosen;\n{told})", fontsize=10)
 
 
 def _plot_labels(report: ShiftReport, axes: matplotlib.axes.Axes) -> None:

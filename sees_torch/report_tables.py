@@ -149,6 +149,19 @@ def hypothesis_frame(report: ShiftReport) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def foremost(found: pd.DataFrame, most: int) -> pd.DataFrame:
+    """The rows of a hypothesis frame to show first.
+
+    Up to half of them are those with the largest shares in the gap, then rivals, then the nearest.
+    """
+    sharing = found[found["share"] > 0].sort_values("share", ascending=False, kind="stable")
+    first = sharing.index[: most // 2]
+    others = found.drop(first).sort_values(
+        ["rival", "share", "behind"], ascending=[False, False, True], kind="stable"
+    )
+    return found.loc[[*first, *others.index][:most]]
+
+
 def _metric_frame(report: ShiftReport) -> pd.DataFrame:
     import pandas as pd
 

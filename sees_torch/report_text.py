@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sees_torch.data.tables import Name
 from sees_torch.efficient import has_cells
 from sees_torch.gap import is_rate
-from sees_torch.report_tables import label_share
+from sees_torch.report_tables import foremost, label_share
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ def causes(report: ShiftReport) -> dict[Name, float]:
     return report.attribution()
 
 
+def _part(share: float) -> str:
+    return f"{share:.0%} of the average" if share < 1 else "the gap above"
+
+
 def _shown(report: ShiftReport, value: float, sign: str = "") -> str:
     """A difference of the headline metric."""
     return f"{100 * value:{sign}.1f}" if is_rate(report.metric) else f"{value:{sign}.4g}"
@@ -104,16 +108,13 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
             if choice.stories > 1
             else "; the gap is that of another hypothesis, the likeliest that can tell it"
         )
-    others = found[~found["chosen"]].sort_values(
-        ["rival", "share", "behind"], ascending=[False, False, True], kind="stable"
-    )
     said = []
-    for _, other in others.head(MOST_OTHERS).iterrows():
+    for _, other in foremost(found[~found["chosen"]], MOST_OTHERS).iterrows():
         names = f" ({', '.join(map(str, other['features']))})" if other["features"] else ""
         said.append(
             f"  beside it: {other['hypothesis']}{names}, gap {_shown(report, other['gap'], '+')}, "
             f"{other['behind']:.1f} standard errors behind the best"
-            + (f", {other['share']:.0%} of the average" if other["share"] > 0 else "")
+            + (f", {_part(other['share'])}" if other["share"] > 0 else "")
         )
     if "drift" in report.diagnostics:
         allowed = _shown(report, report.diagnostics["drift"], "+")

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 from worlds import drawn_world, exact_world
@@ -18,6 +19,7 @@ from sees_torch.matching.choice import LEAST_NEW, RULED_OUT
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED, Search
 from sees_torch.matching.selection import LEAST_GAIN, LEAST_SHARE, TEMPER
+from sees_torch.report_tables import foremost
 from sees_torch.uncertainty import analytic_error, bootstrap, label_equivalent
 
 
@@ -644,12 +646,50 @@ class TestShown:
         alone = replace(
             report,
             match=replace(report.match, choice=replace(choice, averaged=(other,), hedge=0.0)),
+            alternatives=tuple(
+                replace(each, share=float(each.place == other)) for each in report.alternatives
+            ),
         )
-        assert "; the gap is that of another hypothesis, the likeliest that can tell it" in str(
-            alone
-        )
+        text = str(alone)
+        assert "; the gap is that of another hypothesis, the likeliest that can tell it" in text
+        assert text.count("behind the best, the gap above") == 1
+        assert "of the average" not in text
         alone.save_html(tmp_path / "page.html")
         assert "that of another hypothesis" in (tmp_path / "page.html").read_text()
+
+
+class TestForemost:
+    """What the gap rests on is said first, but does not crowd out rivals."""
+
+    found = pd.DataFrame(
+        {
+            "behind": [0.0, 0.3, 0.5, 0.9, 1.2, 1.4, 1.9],
+            "rival": [False, True, True, True, False, False, False],
+            "share": [0.1, 0.0, 0.0, 0.0, 0.2, 0.5, 0.2],
+        }
+    )
+
+    def test_the_largest_shares_then_rivals(self):
+        assert list(foremost(self.found, 4).index) == [5, 4, 1, 2]
+
+    def test_the_rest_by_share_and_then_the_nearest(self):
+        alone = self.found.assign(rival=False)
+        assert list(foremost(alone, 5).index) == [5, 4, 6, 0, 1]
+        assert list(foremost(alone.assign(share=0.0), 3).index) == [0, 1, 2]
+
+    def test_all_if_there_are_no_more(self):
+        assert sorted(foremost(self.found, 9).index) == list(self.found.index)
+        assert foremost(self.found[:0], 4).empty
+
+    def test_text_and_picture_tell_who_shares_the_gap(self, contested):
+        report = contested[1]
+        found = report.hypotheses()
+        largest = found[~found["chosen"]].nlargest(1, "share").squeeze()
+        told = f"{largest['share']:.0%}"
+        assert f"{told} of the average" in str(report)
+        titled = {axes.get_title(): axes for axes in report.plot().axes}
+        (axes,) = (axes for title, axes in titled.items() if "share in the gap" in title)
+        assert any(text.get_text().endswith(f", {told}") for text in axes.texts)
 
 
 class TestOdds:

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -409,6 +410,27 @@ def test_an_interrupt_is_no_traceback(files, capsys, monkeypatch):
     monkeypatch.setattr(estimate, "estimate_shift", interrupted)
     assert sees(*PROBA) == 130
     assert capsys.readouterr().err == "sees: interrupted\n"
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost(files, capsys, monkeypatch):
+    """Python drops it; the command would go on and write over files."""
+
+    class Interrupted:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def drop_one(*_, **__):
+        Interrupted()
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            pass
+        raise AssertionError("the interrupt was lost")
+
+    monkeypatch.setattr(estimate, "estimate_shift", drop_one)
+    before = sys.unraisablehook
+    assert sees(*PROBA) == 130
+    assert capsys.readouterr().err == "sees: interrupted\n"
+    assert sys.unraisablehook is before
 
 
 def test_demo_leaves_a_page_beside_its_picture(tmp_path, capsys):

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Sequence
 
 from sees_torch.cli import demo, estimate, methods, monitor, simulate
+from sees_torch.cli.interrupts import no_interrupt_lost
 from sees_torch.cli.outputs import EXIT_CODES
 from sees_torch.errors import SeesError, SeesWarning
 from sees_torch.shortage import is_shortage
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     monitor raised an alert, 130 interrupted, 141 nobody reads on (files are written all the same).
     """
     options = _parser().parse_args(arguments)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, no_interrupt_lost():
         warnings.simplefilter("always", SeesWarning)
         try:
             result: int = options.run(options)

@@ -4,6 +4,7 @@ import html.parser
 import os
 import re
 import stat
+from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -80,6 +81,20 @@ class Outline(html.parser.HTMLParser):
 # What the page says
 
 
+@pytest.mark.parametrize(
+    ("status", "doubt"),
+    [
+        ("identified", "The feature that moved: state."),
+        ("weak", "The feature that moved, as far as the data can tell: state."),
+        ("not_identified", "The feature that moved, if this story is the right one: state."),
+    ],
+)
+def test_features_are_named_with_the_doubt_of_the_status(churn, tmp_path, status, doubt):
+    assert churn.shifted_features == ("state",)
+    said = Outline(saved(replace(churn, status=status), tmp_path)).said
+    assert doubt in said.replace(" .", ".")
+
+
 def test_verdict_gap_and_features_come_first(churn, tmp_path):
     said = Outline(saved(churn, tmp_path)).said
     order = [
@@ -88,7 +103,7 @@ def test_verdict_gap_and_features_come_first(churn, tmp_path):
         ],
         f"from {100 * churn.source_value:.1f} % to {100 * churn.target_value:.1f} %",
         "95 % interval",
-        "Features that moved" if len(churn.shifted_features) > 1 else "The feature that moved",
+        "The features that moved" if len(churn.shifted_features) > 1 else "The feature that moved",
         "Every metric on the source",
         "How often resamples",
         "Weight by",

@@ -22,6 +22,12 @@ SAID = {
         "do not act on them.",
     ),
 }
+DOUBT = {
+    "identified": "",
+    "weak": ", as far as the data can tell",
+    "not_identified": ", if this story is the right one",
+}
+"""How surely features are named."""
 
 
 def verdict(report: ShiftReport) -> Html:
@@ -68,10 +74,8 @@ def _moved_sentence(report: ShiftReport) -> list[Html | str]:
     if report.shifted_features:
         many = len(report.shifted_features) > 1
         said = "The features that moved" if many else "The feature that moved"
-        if report.status == "not_identified":
-            said += ", if this story is the right one"
         return [
-            f"{said}: ",
+            f"{said}{DOUBT[report.status]}: ",
             tag("strong", names(report.shifted_features)),
             ".",
         ]

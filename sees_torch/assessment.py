@@ -23,7 +23,7 @@ from sees_torch.data.tables import Name
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
 from sees_torch.estimates import Estimate, Points, doubted, point_estimates
 from sees_torch.gap import Gap, Metric, is_rate
-from sees_torch.identifiability import judge
+from sees_torch.identifiability import Verdict, judge
 from sees_torch.intervals import interval_kind, spread
 from sees_torch.matching import Match, Method
 from sees_torch.report import ShiftReport
@@ -52,7 +52,6 @@ def report_match(
     """
     points = point_estimates(source, target, match, method, metrics, estimator)
     match, hypotheses = points.match, points.hypotheses
-    choice = match.choice
     with torch.no_grad():
         estimates = [doubted(source, target, hypotheses, point) for point in points.estimates]
     gaps = [estimate.gap for estimate in estimates]
@@ -74,24 +73,13 @@ def report_match(
             spread(estimate, place, resamples, kind, confidence)
             for place, estimate in enumerate(estimates)
         ]
-        intervals = tuple(interval for interval, _ in spreads)
-        errors = tuple(error for _, error in spreads)
-        alternatives: tuple[Alternative, ...] = ()
-        if choice is not None:
-            alternatives = tuple(compare(source, target, hypotheses, metrics[0]))
+        intervals, errors = zip(*spreads, strict=True)
         selection = _selection(source, match, resamples)
         figures = _figures(source, target, match, weights)
         figures |= _evidence(source, target, match, metrics[0], estimates[0], errors[0], selection)
-        worst = power(source, target, hypotheses, metrics[0])
-        if worst is not None:
-            figures["power"] = worst[0]
-        figures = {name: value for name, value in figures.items() if math.isfinite(value)}
-        gap = float(gaps[0].gap)
-        unseen = None if worst is None else source.schema.names[worst[1]]
-        verdict = judge(source, match, method, gaps[0].metric, gap, alternatives, figures, unseen)
-        if choice is not None and choice.parts:
-            beside = averaged_beside(source, target, hypotheses, metrics[0], alternatives)
-            alternatives = tuple(sorted((*alternatives, *beside), key=lambda a: -a.score))
+        verdict, alternatives, figures = _judged(
+            source, target, points, method, metrics[0], gaps[0], figures
+        )
     share = source.mean(one_hot(source.labels, len(source.classes)) * weights.detach()[:, None])
     share = share / share.sum().clamp_min(1e-37)
     return ShiftReport(
@@ -114,6 +102,33 @@ def report_match(
         alternatives=alternatives,
         selection=selection,
     )
+
+
+def _judged(
+    source: Source,
+    target: Target,
+    points: Points,
+    method: Method,
+    metric: Metric,
+    gap: Gap,
+    figures: dict[str, float],
+) -> tuple[Verdict, tuple[Alternative, ...], dict[str, float]]:
+    """The verdict, the hypotheses beside the chosen one, and all figures that are finite."""
+    match, hypotheses = points.match, points.hypotheses
+    alternatives: tuple[Alternative, ...] = ()
+    if match.choice is not None:
+        alternatives = tuple(compare(source, target, hypotheses, metric))
+    worst = power(source, target, hypotheses, metric)
+    unseen = None if worst is None else source.schema.names[worst[1]]
+    if worst is not None:
+        figures = figures | {"power": worst[0]}
+    figures = {name: value for name, value in figures.items() if math.isfinite(value)}
+    value = float(gap.gap)
+    verdict = judge(source, match, method, gap.metric, value, alternatives, figures, unseen)
+    if match.choice is not None and match.choice.parts:
+        beside = averaged_beside(source, target, hypotheses, metric, alternatives)
+        alternatives = tuple(sorted((*alternatives, *beside), key=lambda a: -a.score))
+    return verdict, alternatives, figures
 
 
 def _resamples(

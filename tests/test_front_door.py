@@ -6,6 +6,8 @@ import random
 import signal
 import warnings
 from dataclasses import replace
+from functools import cache
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -102,6 +104,18 @@ def plain(pair) -> ShiftReport:
     return read(pair)
 
 
+@pytest.fixture(scope="module")
+def chosen(pair) -> ShiftReport:
+    """The same by the default method."""
+    return go(pair)
+
+
+@pytest.fixture(scope="module")
+def straight(mixed):
+    """The report on the mixed rows as they are, by the name of a method."""
+    return cache(lambda method: go(mixed, method=quick(method)))
+
+
 # Input forms
 
 
@@ -190,13 +204,13 @@ def test_single_precision_changes_little(pair, method):
 PROBA = ("source_proba", "target_proba")
 
 
-def test_probability_frames_of_source_and_target_may_differ_in_order(pair):
+def test_probability_frames_of_source_and_target_may_differ_in_order(pair, chosen):
     report = go(
         pair,
         source_proba=pd.DataFrame(pair.source_proba, columns=[0, 1]),
         target_proba=pd.DataFrame(pair.target_proba[:, [1, 0]].copy(), columns=[1, 0]),
     )
-    assert_same(report, go(pair))
+    assert_same(report, chosen)
 
 
 @pytest.mark.parametrize("names", [(-1, 1), (1, 2), (False, True), ("no", "yes"), (0.5, 2.0)])
@@ -337,6 +351,13 @@ INTERVALS = {
     "dlu": "none: the error of the weights of dlu is not known",
     "none": "none: the method assumes that nothing shifted",
 }
+
+
+# The others draw what one of these does; all of them are drawn once below.
+LOOKS = [
+    pytest.param(name, marks=pytest.mark.slow if name in ("mlls", "cbpe", "dlu", "kliep") else ())
+    for name in NAMES
+]
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -515,6 +536,7 @@ def test_ranking_is_sorted_or_refused(report, mixed):
     assert len(report.ranking(2)) == 2
 
 
+@pytest.mark.parametrize("asked", LOOKS, indirect=True)
 def test_plot_is_a_figure_that_can_be_saved(report, tmp_path):
     figure = report.plot()
     assert isinstance(figure, Figure)
@@ -526,7 +548,7 @@ def test_plot_is_a_figure_that_can_be_saved(report, tmp_path):
 
 def test_reports_on_arrays_name_positions(pair):
     changes = {n: getattr(pair, n).to_numpy() for n in ("source", "target")}
-    report = go(pair, **changes, replicates=20)
+    report = read(pair, **changes)
     assert all(type(j) is int for j in report.shifted_features)
     assert report.shifted_features == report.match.features
     json.dumps(report.to_dict(), allow_nan=False)
@@ -534,7 +556,7 @@ def test_reports_on_arrays_name_positions(pair):
 
 @pytest.mark.parametrize("metric", ["brier", "log_loss", lambda p, y: p[:, 1]])
 def test_metrics_other_than_rates_print_and_plot(pair, metric):
-    report = go(pair, metric=metric)
+    report = read(pair, metric=metric)
     figures = str(report).splitlines()[1 + len(report.reasons)]
     assert figures.startswith(f"{report.metric}: ")
     assert "%" not in figures
@@ -543,7 +565,7 @@ def test_metrics_other_than_rates_print_and_plot(pair, metric):
 
 def test_dict_is_json_for_labels_of_any_kind(pair):
     days = pd.Series(pd.to_datetime(["2020-01-01", "2021-01-01"]))[pair.labels]
-    found = json.loads(json.dumps(go(pair, labels=days).to_dict()))
+    found = json.loads(json.dumps(read(pair, labels=days).to_dict()))
     assert [day[:10] for day in found["target_label_distribution"]] == ["2020-01-01", "2021-01-01"]
 
 
@@ -557,7 +579,7 @@ def test_dict_is_json_when_a_feature_is_wholly_unseen(pair):
 
 
 def test_two_functions_of_one_name_are_two_metrics(pair):
-    report = go(pair, metric=[lambda p, y: p[:, 0], lambda p, y: p[:, 1]])
+    report = read(pair, metric=[lambda p, y: p[:, 0], lambda p, y: p[:, 1]])
     assert len(report.to_dict()["metrics"]) == 2
 
 
@@ -600,6 +622,9 @@ def test_gradients_come_without_warnings(pair):
 
 
 # No shift, known shift, repeatability
+
+ESTIMATORS = ["ipw", "self-normalised", "plugin", "dr", "eff"]
+SAME_WEIGHTS = [(estimator, "auto") for estimator in ("self-normalised", "plugin", "dr")]
 
 
 @pytest.mark.parametrize("method", NAMES)
@@ -651,8 +676,14 @@ def test_no_shift_gives_a_gap_within_standard_errors(method):
     assert abs(report.diagnostics["mean_weight"] - 1) < 0.05
 
 
-@pytest.mark.parametrize("method", ["auto", "sees-em", "sees-d"])
-@pytest.mark.parametrize("estimator", ["ipw", "self-normalised", "plugin", "dr", "eff"])
+@pytest.mark.parametrize(
+    ("estimator", "method"),
+    [
+        # The weights of auto do not depend on the estimator: two of its own kinds are enough.
+        pytest.param(*case, marks=pytest.mark.slow if case in SAME_WEIGHTS else ())
+        for case in product(ESTIMATORS, ["auto", "sees-em", "sees-d"])
+    ],
+)
 def test_an_exact_population_gives_the_exact_gap(estimator, method):
     generator = torch.Generator().manual_seed(5)
     exact = make_sparse_joint_shift(features=3, exact=True, shifted=[1], generator=generator)
@@ -679,18 +710,15 @@ def test_a_column_that_is_empty_in_the_source_changes_nothing(method):
     assert report.gap == pytest.approx(exact.population_gap, abs=1e-9)
 
 
-@pytest.mark.parametrize("method", NAMES)
-def test_two_calls_agree_and_touch_nothing(mixed, method):
+def test_two_calls_agree_and_touch_nothing(report, asked, mixed):
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
     random.seed(1)
     states = (torch.get_rng_state(), np.random.get_state(), random.getstate())  # noqa: NPY002
     kept = {k: v.copy() for k, v in mixed.inputs().items() if hasattr(v, "copy")}
-    first, second = (
-        estimate_shift(**mixed.inputs(), method=quick(method), replicates=20) for _ in range(2)
-    )
-    np.testing.assert_equal(first.to_dict(), second.to_dict())
-    assert torch.equal(first.weights, second.weights)
+    again = estimate_shift(**mixed.inputs(), method=quick(asked), metric=ALL, replicates=20)
+    np.testing.assert_equal(report.to_dict(), again.to_dict())
+    assert torch.equal(report.weights, again.weights)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert all(map(np.array_equal, np.random.get_state(), states[1]))  # noqa: NPY002
     assert random.getstate() == states[2]
@@ -738,7 +766,7 @@ def test_row_order_and_merging_change_nothing(mixed, method):
 
 
 @pytest.mark.parametrize("method", NAMES)
-def test_rows_of_multiplicity_zero_change_nothing(mixed, method):
+def test_rows_of_multiplicity_zero_change_nothing(mixed, straight, method):
     """Rows that do not count may hold anything: a fourth town, other ages."""
     more = 200
     padded = go(
@@ -752,14 +780,13 @@ def test_rows_of_multiplicity_zero_change_nothing(mixed, method):
         target_weight=np.r_[np.ones(M), np.zeros(more)],
         method=quick(method),
     )
-    straight = go(mixed, method=quick(method))
-    assert padded.gap == pytest.approx(straight.gap, abs=1e-6)
-    assert padded.shifted_features == straight.shifted_features
-    assert padded.notes == straight.notes
+    assert padded.gap == pytest.approx(straight(method).gap, abs=1e-6)
+    assert padded.shifted_features == straight(method).shifted_features
+    assert padded.notes == straight(method).notes
 
 
 @pytest.mark.parametrize("method", NAMES)
-def test_class_order_changes_nothing(mixed, method):
+def test_class_order_changes_nothing(mixed, straight, method):
     order = [2, 0, 1]
     turned = go(
         mixed,
@@ -768,10 +795,9 @@ def test_class_order_changes_nothing(mixed, method):
         classes=[mixed.classes[k] for k in order],
         method=quick(method),
     )
-    straight = go(mixed, method=quick(method))
-    assert turned.gap == pytest.approx(straight.gap, abs=1e-7)
+    assert turned.gap == pytest.approx(straight(method).gap, abs=1e-7)
     assert turned.target_label_distribution == pytest.approx(
-        straight.target_label_distribution, abs=1e-6
+        straight(method).target_label_distribution, abs=1e-6
     )
 
 
@@ -786,7 +812,7 @@ def test_one_target_row(pair, method):
         target_proba=pair.target_proba[:1],
         method=quick(method),
         confidence=0.9,
-        replicates=20,
+        replicates=5,
     )
     assert report.interval is None or all(map(math.isfinite, report.interval))
     assert math.isfinite(report.gap)
@@ -866,9 +892,14 @@ def test_a_column_of_identifiers_does_not_stop_the_estimate(pair):
     assert math.isfinite(report.gap)
 
 
-@pytest.mark.parametrize("levels", [50, 500])
 @pytest.mark.parametrize(
-    ("method", "rows", "draws", "enough"), [("sees-d", 5000, 4, 3), ("auto", 3000, 2, 2)]
+    ("method", "rows", "draws", "enough", "levels"),
+    [
+        ("sees-d", 5000, 4, 3, 50),
+        pytest.param("sees-d", 5000, 4, 3, 500, marks=pytest.mark.slow),
+        pytest.param("auto", 3000, 2, 2, 50, marks=pytest.mark.slow),
+        ("auto", 3000, 2, 2, 500),
+    ],
 )
 def test_an_unrelated_wide_column_is_not_named(levels, method, rows, draws, enough):
     """Without the column the right feature is named in all of these draws."""
@@ -914,7 +945,7 @@ def test_ten_thousand_levels_answer_in_a_minute():
 
 def test_target_only_levels_are_reported(pair):
     target = pair.target.assign(x2=pair.target["x2"].where(np.arange(M) >= 8, 7))
-    report = go(pair, target=target)
+    report = read(pair, target=target)
     note = "x2: 2.00% of the target has levels unknown to the source"
     assert note in report.notes
     assert f"note: {note}" in str(report)
@@ -1316,7 +1347,7 @@ def test_senseless_metrics_are_refused(pair, metric):
 # Labelled target rows
 
 
-def test_labelled_target_rows_come_in_every_form(pair, plain):
+def test_labelled_target_rows_come_in_every_form(pair):
     known = np.arange(M) % 8 == 0
     forms = [
         np.where(known, pair.target_labels.astype(float), np.nan),
@@ -1324,15 +1355,15 @@ def test_labelled_target_rows_come_in_every_form(pair, plain):
         [label if here else None for label, here in zip(pair.target_labels, known, strict=True)],
         pd.Series(pair.target_labels, dtype="Int64").where(known),
     ]
-    first, *others = (go(pair, target_labels=form) for form in forms)
+    first, *others = (go(pair, method="sees-em", target_labels=form) for form in forms)
     assert first.target.labels.tolist() == np.where(known, pair.target_labels, -1).tolist()
-    assert first.gap != plain.gap
+    assert first.gap != go(pair, method="sees-em").gap
     for other in others:
         assert_same(other, first, atol=0)
 
 
-def test_no_labelled_row_is_no_target_labels(pair):
-    assert_same(go(pair, target_labels=[None] * M), go(pair), atol=0)
+def test_no_labelled_row_is_no_target_labels(pair, chosen):
+    assert_same(go(pair, target_labels=[None] * M), chosen, atol=0)
 
 
 def test_every_refusal_is_a_value_error():

@@ -8,8 +8,9 @@ Given the features J that shift, any weight table w(a, y) on their cells a gives
 with lambda from one L x L system per cell that makes l - M sum to zero over the source rows of
 every (a, y). Then E_s[g(a, y) (l - M)] = 0 for every g, so E_t[M] = E_s[w M] = E_s[w l] whatever p
 and w were; they decide the variance only. Where few source rows leave lambda undetermined it is
-held back, and mean_s w (l - M) is added, so that a bias is the product of two errors. At the true p
-and w the variance is the least possible for a regular estimator,
+held back, and mean_s w (l - M) is added, so that a bias is the product of two errors. Target rows
+in cells that the source never visits count by what the weights say of them. At the true p and w the
+variance is the least possible for a regular estimator,
 
     V = Var_s( w (l - M) - l ) / n + Var_t(M) / m.
 """
@@ -179,17 +180,20 @@ def efficient_values(
     multiplier = centre + step * solved
     left = rest - (system @ (step * solved)[..., None]).squeeze(-1)
     m_source = _on_rows(use_s, multiplier, cells.source) + base_s
+    bare = rows.sum(dim=2) == 0
+    unseen = bare[:, cells.target]
     m_target = _on_rows(use_t, multiplier, cells.target) + base_t
+    m_target = torch.where(unseen, _expected(target, cells, target_values), m_target)
     # Zero where the system is solved; where lambda was held back, the weights answer for the rest.
     source_part = cells.weight[cells.source, source.labels] * (value - m_source)
-    bare = (rows.sum(dim=2) == 0)[..., None, None]
+    source_part = source_part * weighted_mean((~unseen).to(there), there)[:, None]
     return Efficient(
         weighted_mean(value.expand_as(here), here),
         weighted_mean(m_target, there) + weighted_mean(source_part, here),
         source_part,
         m_target,
         left / unit,
-        torch.linalg.cond(torch.where(bare, eye, normal + 1e-12 * eye)).sqrt(),
+        torch.linalg.cond(torch.where(bare[..., None, None], eye, normal + 1e-12 * eye)).sqrt(),
     )
 
 
@@ -221,6 +225,13 @@ def variance(
     found = efficient_values(source, target, cells, values, sizes=(n, m), few_rows=few_rows)
     own = mean_variance(found.source_part[0] - values.own, source.count) * source.total / n
     return float(own + mean_variance(found.target_part[0], target.count) * target.total / m)
+
+
+def _expected(target: Target, cells: Cells, values: Tensor) -> Tensor:
+    """(m,) what the weights say of every target row: all there is to go by in unseen cells."""
+    joint = target.posterior * cells.weight[cells.target]
+    joint = torch.where(joint.sum(dim=1, keepdim=True) > 0, joint, target.posterior)
+    return (joint * values).sum(dim=1) / joint.sum(dim=1)
 
 
 def _on_rows(use: Tensor, multiplier: Tensor, cell: Tensor) -> Tensor:

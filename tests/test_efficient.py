@@ -75,6 +75,20 @@ class TestPopulations:
             gap = float(estimate_gap(source, target, function, "accuracy", "eff").gap)
             assert abs(gap - pair.population_gap) < 1e-5
 
+    def test_cells_that_the_source_never_visits_count_by_their_weights(self):
+        """The true ones, so that the metric is exact; elsewhere any weights will do."""
+        for seed in range(3):
+            pair = exact_world(seed, features=4, classes=2, shifted=[0])
+            source, target = samples(pair)
+            lost = source.rows.codes[:, 0] == 2
+            source = source.with_count(torch.where(lost, 0.0, source.count))
+            table = wild(pair.weight_table, seed)
+            table |= {key: w for key, w in pair.weight_table.items() if key[0] == 2}
+            function = function_of(pair, source, target, table)
+            truth = pair.target_weight @ row_values(source, target, "accuracy").own.numpy()
+            found = estimate_gap(source, target, function, "accuracy", "eff")
+            assert float(found.target_value) == pytest.approx(truth, abs=1e-6)
+
     def test_cells_on_the_wrong_features_do_not_give_the_gap(self):
         pair = exact_world(1, features=4, classes=2, shifted=[0])
         source, target = samples(pair)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from torch import nn
+from worlds import drawn_world
 
 from sees_torch import (
     DLU,
@@ -960,6 +961,22 @@ def test_target_only_levels_of_the_shifted_feature_warn(pair):
     assert report.diagnostics["unseen_mass"] == pytest.approx(0.1)
     assert "target in unseen cells 10.00%" in str(report)
     assert "10% of the target is where the source never was" in report.reasons
+
+
+@pytest.mark.parametrize("method", ["auto", "sees-em", "sees-d"])
+def test_a_new_level_of_the_shifted_feature_is_not_counted_as_errors(method):
+    """One target row in ten, at random: the gap moves by what chance and ten percent can."""
+    pair = drawn_world(0, 3000, 3000, features=5)
+    target = pair.target.copy()
+    target.loc[::10, "x0"] = 7
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SupportWarning)
+        found, before = (
+            estimate_shift(**pair.inputs() | changes, method=method, confidence=None)
+            for changes in ({"target": target}, {})
+        )
+    assert found.diagnostics["unseen_levels"] > 0
+    assert found.gap == pytest.approx(before.gap, abs=0.015)
 
 
 @pytest.mark.parametrize("method", NAMES)

@@ -21,7 +21,7 @@ from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
 from sees_torch.errors import IdentificationError, SeesWarning, SupportError
-from sees_torch.estimates import Estimate, Points, doubted, point_estimates
+from sees_torch.estimates import Estimate, Points, point_estimates
 from sees_torch.gap import Gap, Metric, is_rate
 from sees_torch.identifiability import Verdict, judge
 from sees_torch.intervals import interval_kind, spread
@@ -51,9 +51,7 @@ def report_match(
     The samples' posteriors are those of the calibration, if there is one.
     """
     points = point_estimates(source, target, match, method, metrics, estimator)
-    match, hypotheses = points.match, points.hypotheses
-    with torch.no_grad():
-        estimates = [doubted(source, target, hypotheses, point) for point in points.estimates]
+    match, estimates = points.match, points.estimates
     gaps = [estimate.gap for estimate in estimates]
     weights = match.weight_function.of_rows(source.rows, source.labels)
     mean = float(source.mean(weights.detach()))
@@ -188,6 +186,8 @@ def _figures(source: Source, target: Target, match: Match, weights: Tensor) -> d
         "calibration_error_before": _calibration_error(source, source.proba),
         "calibration_error_after": _calibration_error(source, source.posterior),
     }
+    if target.labelled:
+        figures["labelled_rows"] = target.labelled
     ranking = match.ranking
     if ranking is not None and len(ranking.score) > 1:
         best, second = ranking.score[:2].tolist()

@@ -13,6 +13,14 @@ in cells that the source never visits count by what the weights say of them. At 
 variance is the least possible for a regular estimator,
 
     V = Var_s( w (l - M) - l ) / n + Var_t(M) / m.
+
+A target row whose label is known adds h(x, y) in place of M(x). With e(x) the part of the rows like
+it that is labelled, the same sums are zero for C = (1 - e) M + e h in place of M, and the variance
+is least for
+
+    h(x, y) = { w (w - 1) l / n + lambda_ay - (1 - e) M w^2 / n } / { w / m + e w^2 / n },
+
+with M(x) the mean of h(x, y) under p_t(y|x). So labels also tell apart what features do not.
 """
 
 from __future__ import annotations
@@ -22,11 +30,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sees_torch.contributions import GapParts, RowValues, mean_variance, weighted_mean
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
-from sees_torch.errors import SeesError
+from sees_torch.labelling import Labelling, chances
 from sees_torch.solvers.mixture import cell_sums
-from sees_torch.weights import ConstantWeights, TableWeights, WeightFunction
+from sees_torch.weight_cells import Cells, cells_of
+from sees_torch.weights import WeightFunction
 
 FEW_ROWS = 5.0
 """lambda is pulled towards its value under a perfect p(y|x) by FEW_ROWS^2 / rows, in rows: a class
@@ -42,71 +52,6 @@ ROUNDING = 1e-14
 
 
 @dataclass(frozen=True)
-class RowValues:
-    """A per-row metric on both samples.
-
-    Attributes:
-        own: (n,) value of every source row.
-        source: (n, L) value that it would have under each label; target: (m, L).
-    """
-
-    own: Tensor
-    source: Tensor
-    target: Tensor
-
-
-@dataclass(frozen=True)
-class Cells:
-    """The table of a weight function and where rows are in it.
-
-    Attributes:
-        weight: (C, L); of a table, the last cell holds every row outside it.
-        source: (n,) cell of every source row; target: (m,).
-    """
-
-    weight: Tensor
-    source: Tensor
-    target: Tensor
-
-
-def has_cells(function: WeightFunction) -> bool:
-    return isinstance(function, (ConstantWeights, TableWeights))
-
-
-def cells_of(function: WeightFunction, source: Source, target: Target) -> Cells:
-    """The cells of a weight function that is a table, or constant per label."""
-    if isinstance(function, ConstantWeights):
-        here, there = (torch.zeros_like(s.rows.codes[:, 0]) for s in (source, target))
-        return Cells(function.weight[None], here, there)
-    if not isinstance(function, TableWeights):
-        raise SeesError(
-            "estimator 'eff' needs weights that are a table on a few features, as SEES-d, SEES-em "
-            f"and label shift give; {type(function).__name__} are not. Use 'dr'."
-        )
-    weight = torch.cat([function.weight, function.fallback[None]])
-    return Cells(weight, function.place(source.rows), function.place(target.rows))
-
-
-@dataclass(frozen=True)
-class GapParts:
-    """Estimates of one metric under B sets of multiplicities, and what each row adds to them.
-
-    Attributes:
-        source_value, target_value: (B,); target_value is the sum of the means of both parts.
-        source_part: (B, n) of the source rows; target_part: (B, m) of the target rows.
-    """
-
-    source_value: Tensor
-    target_value: Tensor
-    source_part: Tensor
-    target_part: Tensor
-
-    @property
-    def gap(self) -> Tensor:
-        return self.target_value - self.source_value
-
-
-@dataclass(frozen=True)
 class Efficient(GapParts):
     """Efficient estimates: the source rows add w (l - M), the target rows M.
 
@@ -114,10 +59,59 @@ class Efficient(GapParts):
         unresolved: (B, C, L) mean of l - M that the system could not bring to zero, by cell and
             label: large where labels cannot be told apart inside the cell.
         condition: (B, C) condition number of the cells' systems, 1 where nothing is asked.
+        multiplier: (B, C, L) lambda.
     """
 
     unresolved: Tensor
     condition: Tensor
+    multiplier: Tensor
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """M, and h of a labelled row, as linear functions of the multipliers lambda.
+
+    Attributes:
+        weight: (C, L), bounded away from zero.
+        n, m: rows that the estimate is tuned to.
+    """
+
+    weight: Tensor
+    n: float
+    m: float
+
+    def smooth(
+        self, posterior: Tensor, cell: Tensor, values: Tensor, chance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(rows, L) what M adds of each lambda, and (rows,) M without them."""
+        w, n, m = self.weight[cell], self.n, self.m
+        kept = (w / m) / (w / m + chance[:, None] * w.square() / n)
+        scale = posterior * ((1 - chance[:, None]) * kept * w.square() / n + w / m)
+        scale = scale.sum(dim=1).clamp_min(1e-9 / (n + m))
+        use = posterior * kept
+        return use / scale[:, None], (use * w * (w - 1) * values / n).sum(1) / scale
+
+    def told(
+        self, cell: Tensor, label: Tensor, value: Tensor, chance: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(rows,) what h adds of M, and of its label's lambda, and h without either."""
+        w, n, m = self.weight[cell, label], self.n, self.m
+        scale = w / m + chance * w.square() / n
+        rest = w * (w - 1) * value / n
+        return -(1 - chance) * w.square() / n / scale, 1 / scale, rest / scale
+
+    def value(
+        self,
+        cell: Tensor,
+        label: Tensor,
+        value: Tensor,
+        chance: Tensor,
+        smooth: Tensor,
+        multiplier: Tensor,
+    ) -> Tensor:
+        """(B, rows) h of rows with these labels, from M and (B, C, L) multipliers."""
+        of_m, of_own, rest = self.told(cell, label, value, chance)
+        return of_m * smooth + of_own * multiplier[:, cell, label] + rest
 
 
 def efficient_values(
@@ -137,64 +131,120 @@ def efficient_values(
         cells: the weight table.
         values: the metric on both samples.
         source_count: (B, n); target_count: (B, m); the samples' own by default.
-        sizes: n and m that the estimate is tuned to, by default the samples' own.
+        sizes: n and m that the estimate is tuned to, by default the samples' own; as large a part
+            of m is labelled.
         few_rows: how many source rows of a class count as few.
     """
-    value, source_values, target_values = values.own, values.source, values.target
+    value = values.own
     here = source.count[None] if source_count is None else source_count
     there = target.count[None] if target_count is None else target_count
     n, m = sizes or (float(source.total), float(target.total))
     n_cells, n_labels = cells.weight.shape
-    weight = cells.weight.clamp_min(LEAST_WEIGHT)
-
-    def parts(posterior: Tensor, cell: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """P / D (rows, L), and the part of M without lambda."""
-        w = weight[cell]
-        scale = (posterior * (w.square() / n + w / m)).sum(dim=1).clamp_min(1e-9 / (n + m))
-        return posterior / scale[:, None], (posterior * w * (w - 1) * values / n).sum(1) / scale
-
-    use_s, base_s = parts(source.posterior, cells.source, source_values)
-    use_t, base_t = parts(target.posterior, cells.target, target_values)
+    terms = _Terms(cells.weight.clamp_min(LEAST_WEIGHT), n, m)
+    labelling = Labelling.of(source, target)
+    chance_s, chance_t = chances(labelling, source, target)
+    use_s, base_s = terms.smooth(source.posterior, cells.source, values.source, chance_s)
+    use_t, base_t = terms.smooth(target.posterior, cells.target, values.target, chance_t)
     pair = cells.source * n_labels + source.labels
 
     def by_pair(per_row: Tensor) -> Tensor:
         """(B, C, L) sums over the source rows of every cell and label."""
         return cell_sums(here * per_row, pair, n_cells * n_labels).reshape(-1, n_cells, n_labels)
 
+    # What a source row stands for, C = reach * M + direct * lambda + fixed.
+    reach, direct, fixed = torch.ones_like(value), torch.zeros_like(value), torch.zeros_like(value)
+    if labelling is not None:
+        of_m, of_own, rest = terms.told(cells.source, source.labels, value, chance_s)
+        reach = 1 - chance_s + chance_s * of_m
+        direct, fixed = chance_s * of_own, chance_s * rest
     rows = by_pair(torch.ones_like(value))
-    system = torch.stack([by_pair(column) for column in use_s.T], dim=-1)
+    system = torch.stack([by_pair(column * reach) for column in use_s.T], dim=-1)
+    if labelling is not None:
+        system = system + torch.diag_embed(by_pair(direct))
     unit = rows.clamp_min(min(1.0, n / len(source)))
     # With a perfect p the system is diagonal: lambda = w (mean of l) (1/n + 1/m).
-    centre = weight * by_pair(value) / unit * (1 / n + 1 / m)
-    step = weight / m
+    centre = terms.weight * by_pair(value) / unit * (1 / n + 1 / m)
+    wanted = by_pair(value - reach * base_s - fixed)
+    held = few_rows * (1e-9 if is_population(source, target) else 1.0)
+    multiplier, left, condition = _multipliers(
+        system, wanted, centre, terms.weight / m, rows, unit, held
+    )
+    stands = reach * (_on_rows(use_s, multiplier, cells.source) + base_s) + fixed
+    if labelling is not None:
+        stands = stands + direct * multiplier[:, cells.source, source.labels]
+    unseen = (rows.sum(dim=2) == 0)[:, cells.target]
+    smooth = _on_rows(use_t, multiplier, cells.target) + base_t
+    smooth = torch.where(unseen, _expected(target, cells, values.target), smooth)
+    # Zero where the system is solved; where lambda was held back, the weights answer for the rest.
+    source_part = cells.weight[cells.source, source.labels] * (value - stands)
+    source_part = source_part * weighted_mean((~unseen).to(there), there)[:, None]
+    total = weighted_mean(smooth, there) + weighted_mean(source_part, here)
+    told, target_part = smooth.new_zeros(1, len(target)), smooth
+    if labelling is not None:
+        label = target.labels.clamp_min(0)
+        own = values.target.gather(1, label[:, None]).squeeze(1)
+        h = terms.value(cells.target, label, own, chance_t, smooth, multiplier)
+        told = torch.where(labelling.known, torch.where(unseen, own, h) - smooth, 0.0)
+        total, target_part = total + labelling.mean(told, there), smooth + told
+    before = weighted_mean(value.expand_as(here), here)
+    return Efficient(
+        before, total, source_part, target_part, told, left / unit, condition, multiplier
+    )
+
+
+def _multipliers(
+    system: Tensor,
+    wanted: Tensor,
+    centre: Tensor,
+    step: Tensor,
+    rows: Tensor,
+    unit: Tensor,
+    held: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, C, L) lambda, what of the wanted sums it leaves, and (B, C) condition numbers.
+
+    Args:
+        system: (B, C, L, L) sums that a unit of each lambda makes.
+        wanted: (B, C, L) sums.
+        centre: (B, C, L) what lambda is pulled towards where few rows say what it is.
+        step: (C, L) scale of lambda.
+        rows: (B, C, L) source rows, and unit the same, bounded away from zero.
+        held: how many rows are few.
+    """
     scaled = system * step[:, None, :] / unit.sqrt()[..., None]
-    rest = by_pair(value - base_s) - (system @ centre[..., None]).squeeze(-1)
+    rest = wanted - (system @ centre[..., None]).squeeze(-1)
     normal = scaled.mT @ scaled
-    eye = torch.eye(n_labels, dtype=normal.dtype, device=normal.device)
-    pseudo = 1e-9 if is_population(source, target) else 1.0
+    eye = torch.eye(rows.shape[-1], dtype=normal.dtype, device=normal.device)
     # A population holds nothing back, yet its labels may be impossible to tell apart.
     rounding = ROUNDING * normal.diagonal(dim1=-2, dim2=-1).amax(dim=-1, keepdim=True)
-    ridge = torch.diag_embed((few_rows * pseudo) ** 2 / unit + rounding)
+    ridge = torch.diag_embed(held**2 / unit + rounding)
     moved = scaled.mT @ (rest / unit.sqrt())[..., None]
     solved = torch.linalg.solve_ex(normal + ridge, moved, check_errors=False).result.squeeze(-1)
-    multiplier = centre + step * solved
     left = rest - (system @ (step * solved)[..., None]).squeeze(-1)
-    m_source = _on_rows(use_s, multiplier, cells.source) + base_s
-    bare = rows.sum(dim=2) == 0
-    unseen = bare[:, cells.target]
-    m_target = _on_rows(use_t, multiplier, cells.target) + base_t
-    m_target = torch.where(unseen, _expected(target, cells, target_values), m_target)
-    # Zero where the system is solved; where lambda was held back, the weights answer for the rest.
-    source_part = cells.weight[cells.source, source.labels] * (value - m_source)
-    source_part = source_part * weighted_mean((~unseen).to(there), there)[:, None]
-    return Efficient(
-        weighted_mean(value.expand_as(here), here),
-        weighted_mean(m_target, there) + weighted_mean(source_part, here),
-        source_part,
-        m_target,
-        left / unit,
-        torch.linalg.cond(torch.where(bare[..., None, None], eye, normal + 1e-12 * eye)).sqrt(),
-    )
+    bare = (rows.sum(dim=2) == 0)[..., None, None]
+    condition = torch.linalg.cond(torch.where(bare, eye, normal + 1e-12 * eye)).sqrt()
+    return centre + step * solved, left, condition
+
+
+@torch.no_grad()
+def label_values(source: Source, target: Target, cells: Cells, values: RowValues) -> Tensor:
+    """(m, L) h of every target row under each label: what its label would put in place of M."""
+    found = efficient_values(source, target, cells, values)
+    terms = _Terms(cells.weight.clamp_min(LEAST_WEIGHT), float(source.total), float(target.total))
+    smooth = found.target_part - found.told_part
+    chance = chances(Labelling.of(source, target), source, target)[1]
+    told = [
+        terms.value(
+            cells.target,
+            torch.full_like(target.labels, y),
+            values.target[:, y],
+            chance,
+            smooth,
+            found.multiplier,
+        )[0]
+        for y in range(len(source.classes))
+    ]
+    return torch.stack(told, dim=1)
 
 
 @torch.no_grad()
@@ -240,13 +290,3 @@ def _on_rows(use: Tensor, multiplier: Tensor, cell: Tensor) -> Tensor:
     for label in range(use.shape[1]):
         total = total + use[:, label] * multiplier[:, cell, label]
     return total
-
-
-def weighted_mean(value: Tensor, count: Tensor) -> Tensor:
-    return (value * count).sum(dim=-1) / count.sum(dim=-1)
-
-
-def mean_variance(value: Tensor, count: Tensor) -> Tensor:
-    """Variance of the mean of (..., n) values with multiplicities."""
-    centred = value - weighted_mean(value, count)[..., None]
-    return (centred.square() * count).sum(dim=-1) / count.sum(dim=-1).square()

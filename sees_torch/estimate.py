@@ -15,7 +15,7 @@ from sees_torch.data.tables import Name
 from sees_torch.errors import SeesError
 from sees_torch.estimation import Estimation
 from sees_torch.gap import Metric
-from sees_torch.matching import Auto, Method, SEESem
+from sees_torch.matching import Method
 from sees_torch.report import ShiftReport
 from sees_torch.shortage import named_shortage
 
@@ -90,10 +90,6 @@ def estimate_shift(
     estimation = Estimation.checked(
         method, metric, estimator, confidence, calibrate, replicates, memory_budget
     )
-    if target_labels is not None and not isinstance(estimation.method, (SEESem, Auto)):
-        raise SeesError(
-            f"{estimation.method.name} cannot use target_labels: take method 'auto' or 'sees-em'."
-        )
     with named_shortage("reading the samples"):
         if isinstance(source, (Source, Target)) or isinstance(target, (Source, Target)):
             extra = (labels, model, source_proba, target_proba, classes, kinds, source_weight)

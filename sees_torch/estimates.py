@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from sees_torch.contributions import GapParts, RowValues
 from sees_torch.data import Source, Target
-from sees_torch.efficient import RowValues
-from sees_torch.few_labels import LabelledError, LabelMix, enough_labels
+from sees_torch.efficient import FREE_ROWS, efficient_values
+from sees_torch.few_labels import LabelledError, LabelMix
 from sees_torch.gap import (
     Gap,
     Metric,
@@ -22,12 +23,14 @@ from sees_torch.gap import (
     row_values,
     target_posterior,
 )
+from sees_torch.labelling import Labelling
 from sees_torch.matching import Match, Method, NoShift
 from sees_torch.matching.choice import Choice
 from sees_torch.matching.hidden import FEW_LABELS_HIDDEN, HEDGED_WHOLLY
 from sees_torch.matching.hypotheses import Hypotheses
-from sees_torch.matching.match import Estimator, has_graph
+from sees_torch.matching.match import Estimator
 from sees_torch.uncertainty import analytic_error, held_back, label_equivalent
+from sees_torch.weight_cells import cells_of
 
 HEDGED = 5.0
 """An average whose error is so many times that of a shift of many features with its weights taken
@@ -72,17 +75,8 @@ def _estimate(
         return Estimate(gap, None, None, None)
     with torch.no_grad():
         error = analytic_error(source, target, method, match, gap, values)
-        if not enough_labels(target):
-            stretch = held_back(source, target, match, gap, values)
-            return Estimate(gap, values, None, error, stretch)
-        found = gap_parts(source, target, function, values, gap.estimator)
-        posterior = target_posterior(function.table(target.rows), target.posterior)
-        mix = LabelMix.of(source, target, found, values, posterior)
-    if has_graph(source, target):
-        posterior = target_posterior(function.table(target.rows), target.posterior)
-        mix = replace(mix, error=LabelledError.of(target, posterior, values))
-    value = mix.mixed(gap.target_value[None], target.count[None])[0]
-    return Estimate(replace(gap, target_value=value), values, mix, mix.variance**0.5)
+        stretch = held_back(source, target, match, gap, values)
+    return Estimate(gap, values, None, error, stretch)
 
 
 def _point(
@@ -106,13 +100,12 @@ def _average(
     """The gap averaged over the hypotheses that the data leave open, by how well they explain them.
 
     Its variance is the mean of theirs and the variance between them. The simplest stories drift,
-    by as much as is allowed for give or take the same; labelled target rows show how far, so that
-    with those nothing is allowed for.
+    by as much as is allowed for give or take the same.
     """
     choice = hypotheses.choice
     assert choice is not None
     shares = choice.shares(choice.evidence.score())
-    drifting = choice.story_shares if chosen.mix is None else {}
+    drifting = choice.story_shares
     allowed = torch.zeros_like(chosen.gap.target_value)
     value, square, known = torch.zeros_like(chosen.gap.target_value), 0.0, True
     for place in choice.parts:
@@ -133,11 +126,13 @@ def _average(
     return replace(chosen, gap=gap, error=error, drift=float(allowed))
 
 
-def doubted(source: Source, target: Target, hypotheses: Hypotheses, estimate: Estimate) -> Estimate:
+def _doubted(
+    source: Source, target: Target, hypotheses: Hypotheses, estimate: Estimate
+) -> Estimate:
     """That nothing shifted is as uncertain as labels only are: a small shift may have hidden."""
     choice, values = hypotheses.choice, estimate.values
-    if choice is None or values is None or estimate.error is None or estimate.mix is not None:
-        return estimate  # Labelled target rows tell how far off it is.
+    if choice is None or values is None or estimate.error is None:
+        return estimate
     share = 1.0
     places = [p for p, c in enumerate(choice.candidates) if isinstance(c.method, NoShift)]
     if choice.parts:
@@ -150,6 +145,36 @@ def doubted(source: Source, target: Target, hypotheses: Hypotheses, estimate: Es
     as_labels = replace(estimate.gap, estimator="eff")
     error = analytic_error(source, target, *hypotheses.uncertain(places[0]), as_labels, values)
     return replace(estimate, error=(estimate.error**2 + share * error**2) ** 0.5)
+
+
+def _told(source: Source, target: Target, hypotheses: Hypotheses, estimate: Estimate) -> Estimate:
+    """The estimate mixed with what labelled rows say under no hypothesis, for the least error."""
+    labelling, values = Labelling.of(source, target), estimate.values
+    if labelling is None or values is None or estimate.error is None:
+        return estimate
+    match = hypotheses.fit(hypotheses.chosen)[1]
+    function, estimator = match.weight_function, estimate.gap.estimator
+    posterior = target_posterior(function.table(target.rows), target.posterior)
+    labelled = LabelledError.of(target, posterior, values, labelling)
+    with torch.no_grad():
+        if estimator == "eff":
+            cells = cells_of(function, source, target)
+            parts: GapParts = efficient_values(source, target, cells, values, few_rows=FREE_ROWS)
+        else:
+            parts = gap_parts(source, target, function, values, estimator)
+        mix = LabelMix.of(
+            source, target, estimate.gap.target_value, estimate.error, parts, values, labelled
+        )
+    value = mix.mixed(estimate.gap.target_value[None], target.count[None])[0]
+    return replace(
+        estimate,
+        gap=replace(estimate.gap, target_value=value),
+        mix=mix,
+        error=(mix.variance + mix.bias_left) ** 0.5,
+        # Resamples do not know of the bias that is left.
+        stretch=estimate.stretch * (1 + mix.bias_left / max(mix.variance, 1e-37)) ** 0.5,
+        drift=(1 - mix.share) * estimate.drift,
+    )
 
 
 def _hedged(
@@ -170,7 +195,7 @@ def _hedged(
             break
     other = analytic_error(source, target, None, fit, gap, values)
     plain = _point(source, target, hypotheses, metric, own_estimator(match))
-    averaged = doubted(source, target, hypotheses, plain).error
+    averaged = _doubted(source, target, hypotheses, plain).error
     if averaged is None:
         return choice
     undecided = averaged**2 / max(averaged**2 + (HEDGED * other) ** 2, 1e-37)
@@ -182,15 +207,12 @@ def _hedged(
     return replace(choice, hedges=(place,), hedge=whole, resampled_hedge=resampled)
 
 
-def _belief(
-    source: Source, target: Target, hypotheses: Hypotheses, metric: Metric, estimate: Estimate
-) -> float:
+def _belief(source: Source, hypotheses: Hypotheses, metric: Metric, estimate: Estimate) -> float:
     """Part of an averaged gap that is believed, by its error."""
-    error = doubted(source, target, hypotheses, estimate).error
-    if error is None:
+    if estimate.error is None:
         return 1.0
     match = hypotheses.fit(hypotheses.chosen)[1]
-    worth = label_equivalent(source, match, metric, error)
+    worth = label_equivalent(source, match, metric, estimate.error)
     return 1 / (1 + PRIOR_LABELS / max(worth, 1e-37))
 
 
@@ -240,13 +262,16 @@ def point_estimates(
                 choice = replace(choice, averaged=(), resampled=(), hedges=(), extremes=())
             match = replace(match, choice=choice)
     hypotheses = Hypotheses(source, target, match, method)
-    estimates = [_point(source, target, hypotheses, metric, used) for metric in metrics]
+
+    def estimated(metric: Metric) -> Estimate:
+        plain = _point(source, target, hypotheses, metric, used)
+        return _told(source, target, hypotheses, _doubted(source, target, hypotheses, plain))
+
+    estimates = [estimated(metric) for metric in metrics]
     if choice is not None and choice.parts:
         with torch.no_grad():
-            known = estimates[0]
-            if by is not metrics[0]:
-                known = _point(source, target, hypotheses, by, used)
-            belief = _belief(source, target, hypotheses, by, known)
+            known = estimates[0] if by is metrics[0] else estimated(by)
+            belief = _belief(source, hypotheses, by, known)
         hypotheses.choice = replace(choice, belief=belief)
         match = replace(match, choice=hypotheses.choice)
         estimates = [_believed(estimate, belief) for estimate in estimates]

@@ -221,6 +221,10 @@ class Estimation:
 
     def _prepared(self, source: PreparedSource, target: Target) -> tuple[Target, Tensor | None]:
         """The target as its source is, and which of its distinct rows every row became."""
+        if target.labelled and not isinstance(self.method, (SEESem, Auto)):
+            raise SeesError(
+                f"{self.method.name} cannot use target_labels: take method 'auto' or 'sees-em'."
+            )
         merged, of_row = self._merged(target)
         if source.calibration is not None:
             merged = source.calibration.target(merged)

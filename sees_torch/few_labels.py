@@ -1,43 +1,34 @@
-"""A few labelled target rows: what they say about the gap, and which rows to label next.
+"""A few labelled target rows: do they contradict the estimate, and which rows to label next.
 
 Labelled rows measure how far the model's expectation m(x) = sum_y p_t(y|x) l(x, y) is off on the
-target. Rows are sorted into strata by how uncertain their value is under p(y|x), and the error of
-each stratum is the mean over its labelled rows, so labels need only be taken at random within a
-stratum: anywhere, or as `suggest` proposes.
+target: the error of each stratum is the mean over its labelled rows. That takes no hypothesis for
+granted. Where the shift is a table, `sees_torch.efficient` has used the labels already, and this
+estimate is there to contradict it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from sees_torch.contributions import GapParts, RowValues, mean_variance, weighted_mean
 from sees_torch.data import Source, Target
-from sees_torch.efficient import GapParts, RowValues, mean_variance, weighted_mean
+from sees_torch.data.counting import content_hash
+from sees_torch.efficient import efficient_values, label_values
+from sees_torch.gap import target_posterior
+from sees_torch.labelling import STRATA, Labelling, strata
 from sees_torch.solvers.mixture import cell_sums
+from sees_torch.weight_cells import cells_of, has_cells
+from sees_torch.weights import WeightFunction
 
-STRATA = 8
-FEWEST = 10
-"""Fewer labelled rows than this say too little of their own variance to correct the gap."""
-
-CONTRADICTION = 3.0
-"""Standard errors beyond which labels that contradict the model show a bias. At 2 they would do so
-by chance in one world of twenty, and being believed there cost more than it gained elsewhere."""
-
-
-def strata(target: Target, values: RowValues) -> Tensor:
-    """(m,) stratum of every target row, by the standard deviation of its value under p(y|x)."""
-    posterior, table = target.posterior.detach(), values.target.detach()
-    mean = (posterior * table).sum(dim=1)
-    spread = ((posterior * table.square()).sum(dim=1) - mean.square()).clamp_min(0.0).sqrt()
-    # The last bits of equal rows may differ, and must not put labelled rows into other strata.
-    spread = (spread / spread.max().clamp_min(1e-37) * 2**20).round()
-    order = spread.argsort(stable=True)
-    # Equal parts of the target's mass; rows of equal spread stay together.
-    before = target.mass[order].cumsum(0) - target.mass[order]
-    start = torch.searchsorted(spread[order], spread)
-    return (before[start] * STRATA).floor().clamp_max(STRATA - 1).to(torch.int64)
+SUSPECT = 0.1
+"""Chance, before any label, that an estimate is biased by what no hypothesis says."""
+BIAS = 0.05
+"""Standard deviation of such a bias, as a part of the metric's range."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +38,25 @@ class LabelledError:
     Attributes:
         expected: (m,) m(x).
         residual: (m,) l - m(x) of labelled rows, 0 elsewhere.
-        known: (m,) bool.
-        stratum: (m,).
         doubt: (m,) variance of l that the model expects.
+        labelling: of the target.
     """
 
     expected: Tensor
     residual: Tensor
-    known: Tensor
-    stratum: Tensor
     doubt: Tensor
+    labelling: Labelling
 
     @classmethod
-    def of(cls, target: Target, posterior: Tensor, values: RowValues) -> LabelledError:
+    def of(
+        cls, target: Target, posterior: Tensor, values: RowValues, labelling: Labelling
+    ) -> LabelledError:
         """From the target's corrected posterior (m, L)."""
         expected = (posterior * values.target).sum(dim=1)
-        known = target.labels >= 0
         own = values.target.gather(1, target.labels.clamp_min(0)[:, None]).squeeze(1)
-        residual = torch.where(known, own - expected, 0.0)
+        residual = torch.where(labelling.known, own - expected, 0.0)
         doubt = (posterior * values.target.square()).sum(dim=1) - expected.square()
-        return cls(expected, residual, known, strata(target, values), doubt.clamp_min(0.0))
+        return cls(expected, residual, doubt.clamp_min(0.0), labelling)
 
     def value(self, count: Tensor) -> Tensor:
         """(B,) target value: mean of m(x), plus its error in every stratum; count is (B, m)."""
@@ -75,106 +65,193 @@ class LabelledError:
 
     def _errors(self, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, G) share, mean error and labelled rows of every stratum; none: that of all."""
-        share = cell_sums(count, self.stratum, STRATA) / count.sum(dim=-1, keepdim=True)
-        labelled = torch.where(self.known, count, 0.0)
-        rows = cell_sums(labelled, self.stratum, STRATA)
+        share = cell_sums(count, self.labelling.there, STRATA) / count.sum(dim=-1, keepdim=True)
+        labelled = torch.where(self.labelling.known, count, 0.0)
+        rows = cell_sums(labelled, self.labelling.there, STRATA)
         pooled = weighted_mean(self.residual.expand_as(count), labelled.clamp_min(1e-37))
-        sums = cell_sums(labelled * self.residual, self.stratum, STRATA)
+        sums = cell_sums(labelled * self.residual, self.labelling.there, STRATA)
         error = torch.where(rows > 0, sums / rows.clamp_min(1e-37), pooled[:, None])
         return share, error, rows
 
-    def variance(self, count: Tensor) -> Tensor:
+    def variance(self, count: Tensor, floor: float = 0.0) -> Tensor:
         """() of the strata's errors; count is (m,).
 
         Strata with few labelled rows borrow what the model expects of them, scaled by how far it
-        was off on all labelled rows, as good as four rows.
+        was off on all labelled rows, as good as four rows. No stratum varies less than so much of
+        what the model expects: labels that are all as the model has them seem to vary less than
+        they do.
         """
         share, error, rows = (part[0] for part in self._errors(count[None]))
-        labelled = torch.where(self.known, count, 0.0)
+        labelled = torch.where(self.labelling.known, count, 0.0)
         total = labelled.sum()
         about_all = self.residual - weighted_mean(self.residual, labelled)
         pooled = weighted_mean(about_all.square(), labelled) * total / (total - 1).clamp_min(1.0)
         off = pooled / weighted_mean(self.doubt, labelled).clamp_min(1e-37)
-        mass = cell_sums(count, self.stratum, STRATA).clamp_min(1e-37)
-        borrowed = off * cell_sums(count * self.doubt, self.stratum, STRATA) / mass
-        centred = self.residual - error[self.stratum]
-        sums = cell_sums(labelled * centred.square(), self.stratum, STRATA)
-        spread = (sums + 4 * borrowed) / ((rows - 1).clamp_min(0.0) + 4)
+        mass = cell_sums(count, self.labelling.there, STRATA).clamp_min(1e-37)
+        expected = cell_sums(count * self.doubt, self.labelling.there, STRATA) / mass
+        centred = self.residual - error[self.labelling.there]
+        sums = cell_sums(labelled * centred.square(), self.labelling.there, STRATA)
+        spread = (sums + 4 * off * expected) / ((rows - 1).clamp_min(0.0) + 4)
+        spread = torch.maximum(spread, floor * expected)
         return (share.square() * spread / rows.clamp_min(1.0)).sum()
+
+
+def suspicion(apart: float, noise: float, scale: float) -> float:
+    """Squared bias to be expected of an estimate, beyond what was to be expected before any label.
+
+    Biased it is with a chance of SUSPECT, then by a normal amount; `apart` is how far it is from
+    the labelled rows' estimate, `noise` the variance of that if it has no bias.
+    """
+    prior = (BIAS * scale) ** 2
+    noise = max(noise, 1e-12 * prior, 1e-37)
+    kept = prior / (prior + noise)
+    evidence = math.log(SUSPECT / (1 - SUSPECT)) + (math.log1p(-kept) + kept * apart**2 / noise) / 2
+    chance = 1 / (1 + math.exp(-min(max(evidence, -50.0), 50.0)))
+    return max(chance * ((kept * apart) ** 2 + kept * noise) - SUSPECT * prior, 0.0)
 
 
 @dataclass(frozen=True)
 class LabelMix:
-    """The efficient estimate and that of the labelled rows, mixed for the least expected error.
+    """An estimate and that of the labelled rows, mixed for the least expected error.
 
     Attributes:
         share: of the labelled rows' estimate.
-        variance: of the mixed gap, what remains of the bias included.
-        bias: squared bias of the efficient estimate that the labels show, 0 within noise.
+        variance: of the mixed gap.
+        bias_left: squared bias that the labels make likely, as much as the mix has of it.
     """
 
     error: LabelledError
     share: float
     variance: float
-    bias: float
+    bias_left: float
 
     @classmethod
     def of(
         cls,
         source: Source,
         target: Target,
-        estimate: GapParts,
+        value: Tensor,
+        stated: float,
+        parts: GapParts,
         values: RowValues,
-        posterior: Tensor,
+        labelled: LabelledError,
     ) -> LabelMix:
-        error = LabelledError.of(target, posterior, values)
-        own = float(error.variance(target.count))
+        """The mix of an estimate.
+
+        Args:
+            source, target: the samples.
+            value: () its value on the target; stated: its standard error.
+            parts: what every row adds to it, nothing held back; an average over hypotheses adds
+                what these differ by to its error.
+            values: of the metric.
+            labelled: what the labels say.
+        """
+        told = parts.told_part[0]
+        labelling = labelled.labelling
+        smooth, chance = parts.target_part[0] - told, labelling.share[labelling.there]
 
         def spread(model: float, labels: float, base: float) -> float:
-            """Variance of  model * efficient + labels * labelled - base * source value."""
-            blend = model * estimate.target_part[0] + labels * error.expected
-            part = model * estimate.source_part[0] - base * values.own
+            """Variance of  model * estimate + labels * labelled - base * source value."""
+            blend = model * smooth + labels * labelled.expected
+            part = model * parts.source_part[0] - base * values.own
             total = mean_variance(blend, target.count) + mean_variance(part, source.count)
-            return float(total) + labels**2 * own
+            rest = replace(labelled, residual=model * chance * told + labels * labelled.residual)
+            return float(total + rest.variance(target.count, labels**2))
 
-        # Labels that contradict the model beyond noise show a bias, which counts like an error.
-        apart = float(estimate.target_value[0] - error.value(target.count[None])[0])
-        noise = spread(1.0, -1.0, 0.0)
-        bias = apart**2 - noise if apart**2 > CONTRADICTION**2 * noise else 0.0
+        beyond = stated**2 - spread(1.0, 0.0, 1.0)
+        noise = spread(1.0, -1.0, 0.0) + max(beyond, 0.0)
+        apart = float(value - labelled.value(target.count[None])[0])
+        bias = suspicion(apart, noise, float(values.source.max() - values.source.min()))
         shares = [step / 20 for step in range(21)]
-        risk = [spread(1 - k, k, 1.0) + (1 - k) ** 2 * bias for k in shares]
-        best = min(range(len(shares)), key=risk.__getitem__)
-        return cls(error, shares[best], risk[best], bias)
+        kept = [(1 - k) ** 2 for k in shares]
+        variance = [
+            max(spread(1 - k, k, 1.0) + part * beyond, 0.0)
+            for k, part in zip(shares, kept, strict=True)
+        ]
+        best = min(range(len(shares)), key=lambda k: variance[k] + kept[k] * bias)
+        return cls(labelled, shares[best], variance[best], kept[best] * bias)
 
-    def mixed(self, efficient: Tensor, count: Tensor) -> Tensor:
-        """(B,) target values from the efficient ones."""
-        return (1 - self.share) * efficient + self.share * self.error.value(count)
+    def mixed(self, estimate: Tensor, count: Tensor) -> Tensor:
+        """(B,) target values from the estimated ones."""
+        return (1 - self.share) * estimate + self.share * self.error.value(count)
 
 
-def enough_labels(target: Target) -> bool:
-    return int((target.labels >= 0).sum()) >= FEWEST
+def _shuffled(target: Target) -> Tensor:
+    """(m,) the rows in an order as good as random; copies of one row are not kept together."""
+    key = target.schema.row_hash(target.rows)
+    order = key.argsort(stable=True)
+    first = torch.searchsorted(key[order], key)
+    copy = torch.empty_like(order)
+    copy[order] = torch.arange(len(order), device=order.device)
+    return content_hash(torch.stack([key, copy - first], dim=1)).argsort(stable=True)
 
 
-def suggest(target: Target, values: RowValues, posterior: Tensor, k: int) -> Tensor:
+@dataclass(frozen=True)
+class Story:
+    """What a hypothesis says of the target.
+
+    Attributes:
+        share: how much it counts.
+        gap: that it would mean.
+        posterior: (m, L) p_t(y|x); told: (m, L) what each label would put into the gap.
+    """
+
+    share: float
+    gap: float
+    posterior: Tensor
+    told: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        target: Target,
+        function: WeightFunction,
+        values: RowValues,
+        share: float,
+    ) -> Story:
+        """From its weights; of weights that are no table a label tells the row's own value."""
+        posterior = target_posterior(function.table(target.rows), target.posterior)
+        if not has_cells(function):
+            gap = target.mean((posterior * values.target).sum(dim=1)) - source.mean(values.own)
+            return cls(share, float(gap), posterior, values.target)
+        cells = cells_of(function, source, target)
+        gap = efficient_values(source, target, cells, values).gap[0]
+        return cls(share, float(gap), posterior, label_values(source, target, cells, values))
+
+
+def suggest(source: Source, target: Target, stories: Sequence[Story], k: int) -> Tensor:
     """(k,) positions of unlabelled target rows whose labels would shrink the interval most.
 
-    Each stratum is given rows in proportion to its mass times its spread (Neyman's allocation),
-    those that it already has counted in; within a stratum rows are taken in an order that depends
-    on their content alone, as good as at random.
+    A label at x lowers the variance of a story's gap by Var_y(h(x, y)) / m^2, h what it puts into
+    the gap, and that between stories by sum_y Cov(gap, p_t(y|x))^2 / p(y|x). Two thirds of the rows
+    go by these (Neyman's allocation to strata, those that are labelled counted in), and a third
+    everywhere, to notice what no story says. Within a stratum rows are taken in an order that
+    depends on their content alone, as good as at random.
     """
-    error = LabelledError.of(target, posterior, values)
-    stratum = error.stratum
+    share = torch.tensor([story.share for story in stories]).to(target.posterior)
+    share = share / share.sum()
+    gap = torch.tensor([story.gap for story in stories]).to(share)
+    posterior = torch.stack([story.posterior for story in stories])
+    told = torch.stack([story.told for story in stories])
+    mean = (posterior * told).sum(dim=2)
+    within = share @ ((posterior * told.square()).sum(dim=2) - mean.square()).clamp_min(0.0)
+    both = torch.tensordot(share, posterior, dims=1)
+    apart = torch.tensordot(share * (gap - share @ gap), posterior, dims=1)
+    between = (apart.square() / both.clamp_min(1e-6)).sum(dim=1)
+    stratum = strata(source, target)[1]
     mass = cell_sums(target.mass, stratum, STRATA)
-    doubt = cell_sums(target.mass * error.doubt, stratum, STRATA) / mass.clamp_min(1e-37)
-    wish = mass * doubt.clamp_min(1e-4).sqrt()
+    gains = [cell_sums(target.mass * gain, stratum, STRATA) for gain in (within, between)]
+    wishes = [(mass * gain).sqrt() for gain in gains if bool(gain.sum() > 0)]
+    wish = mass + sum(2 / len(wishes) * each / each.sum() for each in wishes)
     held = cell_sums((target.labels >= 0).to(wish.dtype), stratum, STRATA)
     free = (target.labels < 0) & (target.count > 0)
-    order = target.schema.row_hash(target.rows).argsort(stable=True)
+    order = _shuffled(target)
     waiting = [order[(stratum[order] == g) & free[order]].tolist() for g in range(STRATA)]
     taken: list[int] = []
-    wishes, have = wish.tolist(), held.tolist()
+    wanted, have = wish.tolist(), held.tolist()
     for _ in range(k):
-        need = [wishes[g] / (have[g] + 1) if len(waiting[g]) else -1.0 for g in range(STRATA)]
+        need = [wanted[g] / (have[g] + 1) if len(waiting[g]) else -1.0 for g in range(STRATA)]
         g = max(range(STRATA), key=need.__getitem__)
         if need[g] < 0:
             break

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sees_torch.contributions import GapParts, RowValues
 from sees_torch.data import Source, Target
-from sees_torch.efficient import GapParts, RowValues, cells_of, efficient_values, has_cells
+from sees_torch.efficient import efficient_values
 from sees_torch.errors import SeesError, ShapeError
 from sees_torch.matching.match import Estimator, Match
+from sees_torch.weight_cells import cells_of, has_cells
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 from sees_torch.weights import WeightFunction
 
@@ -212,7 +214,9 @@ def gap_parts(
         if estimator == "self-normalised":
             weight = weight / source.mean(weight)
         here = weight * rest
-    return GapParts(before, (source.mean(here) + target.mean(there))[None], here[None], there[None])
+    nothing = torch.zeros_like(there)
+    after = (source.mean(here) + target.mean(there))[None]
+    return GapParts(before, after, here[None], there[None], nothing[None])
 
 
 def own_estimator(match: Match) -> Estimator:

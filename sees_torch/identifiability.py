@@ -14,13 +14,14 @@ from typing import Literal
 from sees_torch.alternatives import Alternative
 from sees_torch.data import Source
 from sees_torch.data.tables import Name
-from sees_torch.efficient import has_cells
 from sees_torch.gap import is_rate
+from sees_torch.labelling import FEWEST
 from sees_torch.matching import KnownWeights, Match, Method
 from sees_torch.matching.choice import Choice
 from sees_torch.matching.search import CONTESTED
 from sees_torch.matching.selection import STANDARD_ERRORS
 from sees_torch.uncertainty import normal_interval
+from sees_torch.weight_cells import has_cells
 
 Status = Literal["identified", "weak", "not_identified"]
 
@@ -127,7 +128,8 @@ def _doubt_resolution(doubts: _Doubts, match: Match, d: int, figures: dict[str, 
     if has_cells(match.weight_function) and 2 * s >= d:
         doubts.add(
             f"{s} of {d} features would have shifted; fewer than half can be identified",
-            fatal=2 * s > d,
+            # Target labels tell what the features that stayed cannot.
+            fatal=2 * s > d and figures.get("labelled_rows", 0.0) < FEWEST,
         )
     unresolved = figures.get("unresolved", 0.0)
     if unresolved > UNRESOLVED:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from sees_torch.data import Source
 from sees_torch.disclosure import POOLED, pooled
-from sees_torch.efficient import has_cells
 from sees_torch.errors import SeesError
 from sees_torch.gap import Gap
 from sees_torch.marginals import marginal_frame, marginals
+from sees_torch.weight_cells import has_cells
 
 if TYPE_CHECKING:
     import pandas as pd

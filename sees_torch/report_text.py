@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from sees_torch.data.tables import Name
-from sees_torch.efficient import has_cells
 from sees_torch.gap import is_rate
 from sees_torch.report_tables import foremost, label_share
+from sees_torch.weight_cells import has_cells
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def report_lines(report: ShiftReport) -> list[str]:
         f"method {report.method}, estimator {report.gaps[0].estimator}, interval "
         f"{report.interval_source}"
         + (f"; worth {worth:.0f} labelled target rows" if math.isfinite(worth) else ""),
-        f"rows: {d['source_rows']:g} source, {d['target_rows']:g} target; effective source rows "
+        f"rows: {d['source_rows']:g} source, {d['target_rows']:g} target"
+        + (f", {d['labelled_rows']:g} of them labelled" if "labelled_rows" in d else "")
+        + f"; effective source rows "
         f"{d['effective_rows']:.0f}; largest weight {d['largest_weight']:.3g}; "
         f"target in unseen cells {d['unseen_mass']:.2%}",
     ]

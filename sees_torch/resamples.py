@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from sees_torch.calibration import Calibration
+from sees_torch.contributions import RowValues, weighted_mean
 from sees_torch.data import Source, Target
-from sees_torch.efficient import RowValues, cells_of, efficient_values, weighted_mean
+from sees_torch.efficient import efficient_values
 from sees_torch.few_labels import LabelMix
 from sees_torch.gap import Gap, target_posterior
 from sees_torch.matching import Match, Method
 from sees_torch.matching.match import Estimator, Influential, Replicable
+from sees_torch.weight_cells import cells_of
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 

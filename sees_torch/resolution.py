@@ -9,10 +9,11 @@ from __future__ import annotations
 import torch
 
 from sees_torch.data import Source, Target
-from sees_torch.efficient import cells_of, efficient_values, has_cells, worst_condition
+from sees_torch.efficient import efficient_values, worst_condition
 from sees_torch.gap import Metric, row_values
 from sees_torch.matching import Match, SEESem
 from sees_torch.matching.match import quietly
+from sees_torch.weight_cells import cells_of, has_cells
 from sees_torch.weights import WeightFunction
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import NormalDist
 
+from sees_torch.contributions import RowValues
 from sees_torch.data import Source, Target
-from sees_torch.efficient import RowValues, cells_of, has_cells, variance
+from sees_torch.efficient import variance
 from sees_torch.errors import SeesError
 from sees_torch.matching import Match
+from sees_torch.weight_cells import cells_of, has_cells
 
 MOST_ROWS = 10**9
 """Sample sizes beyond this many times the present ones count as out of reach."""

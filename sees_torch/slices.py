@@ -17,26 +17,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sees_torch.contributions import GapParts, RowValues, mean_variance
 from sees_torch.data import Column, Rows, Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.data.tables import Name
 from sees_torch.efficient import FEW_ROWS as LENT_ROWS
-from sees_torch.efficient import (
-    FREE_ROWS,
-    Cells,
-    GapParts,
-    RowValues,
-    cells_of,
-    efficient_values,
-    mean_variance,
-)
+from sees_torch.efficient import FREE_ROWS, efficient_values
 from sees_torch.errors import SchemaError
 from sees_torch.explanation import free_name
-from sees_torch.few_labels import enough_labels
 from sees_torch.gap import Metric, drift, gap_parts, own_estimator, row_values
 from sees_torch.matching import Match, NoShift
 from sees_torch.matching.match import Estimator
 from sees_torch.uncertainty import normal_interval
+from sees_torch.weight_cells import Cells, cells_of
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 from sees_torch.weights import WeightFunction
 
@@ -162,7 +155,7 @@ def _views(report: ShiftReport) -> list[_View]:
     if choice is None or not choice.parts:
         return [own]
     shares = choice.shares(choice.evidence.score()).tolist()
-    drifting = {} if enough_labels(report.target) else choice.story_shares
+    drifting = choice.story_shares
     views = []
     for place in choice.parts:
         view = own

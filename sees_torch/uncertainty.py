@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from sees_torch.calibration import Calibration
+from sees_torch.contributions import RowValues, mean_variance
 from sees_torch.data import Source, Target
-from sees_torch.efficient import FEW_ROWS, RowValues, cells_of, mean_variance, variance
+from sees_torch.efficient import FEW_ROWS, variance
 from sees_torch.few_labels import LabelMix
 from sees_torch.gap import Gap, Metric, gap_parts, own_estimator, row_values
 from sees_torch.matching import Match, Method
@@ -28,6 +29,7 @@ from sees_torch.matching.match import Influential
 from sees_torch.matching.selection import RESAMPLED_STANDARD_ERRORS
 from sees_torch.resamples import Resample, through_calibration, through_weights
 from sees_torch.statistics.products import MEMORY
+from sees_torch.weight_cells import cells_of
 
 
 def analytic_error(

@@ -469,13 +469,18 @@ class TestDrift:
         assert float(added.mean()) == pytest.approx(-0.05, abs=4 * 0.05 / 2000**0.5)
         assert float(added.std()) == pytest.approx(0.05, rel=0.15)
 
-    def test_labelled_rows_show_it(self):
+    def test_labelled_rows_take_its_place(self):
+        """The more, the less is left to what is allowed for."""
         pair = drawn_world(1, 3000, 3000, features=8, shifted=6, strength=1.5)
-        known = pair.target_labels.astype(object).copy()
-        known[300:] = None
-        report = estimate_shift(**pair.inputs(), target_labels=known, confidence=None)
-        assert report.match.choice.extremes
-        assert "drift" not in report.diagnostics
+        left = []
+        for labels in (0, 300, 3000):
+            known = pair.target_labels.astype(object).copy()
+            known[labels:] = None
+            report = estimate_shift(**pair.inputs(), target_labels=known, confidence=None)
+            assert report.match.choice.extremes
+            left.append(abs(report.diagnostics.get("drift", 0.0)))
+        assert left[0] > left[1] > left[2]
+        assert left[2] < left[0] / 2
 
     def test_an_explained_target_has_none(self, contested):
         assert "drift" not in contested[1].diagnostics

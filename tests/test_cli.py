@@ -231,7 +231,22 @@ def test_several_probability_columns(tmp_path, monkeypatch):
 def test_a_label_column_in_the_target_is_ignored_and_said_so(files, expected, capsys):
     files[1].assign(y=1).to_csv("t.csv", index=False)
     assert result()["gap"] == pytest.approx(expected.gap, abs=1e-12)
-    assert capsys.readouterr().err == "sees: ignoring the label column 'y' of t.csv\n"
+    assert capsys.readouterr().err == (
+        "sees: ignoring the label column 'y' of t.csv; --target-labels uses it\n"
+    )
+
+
+def test_labels_in_the_target_are_used_where_they_are_known(files, capsys):
+    source, target = files
+    known = np.where(np.arange(len(target)) % 3 == 0, source["y"].iloc[0], np.nan)
+    target.assign(y=known).to_csv("t.csv", index=False)
+    found = result("--target-labels")
+    assert found["diagnostics"]["labelled_rows"] == np.isfinite(known).sum()
+    assert capsys.readouterr().err == ""
+
+
+def test_target_labels_need_their_column(files, capsys):
+    assert_refused(capsys, estimate("--target-labels"), "t.csv has no column 'y'")
 
 
 def test_dropped_columns_are_ignored(files, expected):

@@ -38,8 +38,10 @@ from sees_torch import (
 )
 from sees_torch.calibration import Calibration, _Folds
 from sees_torch.data import Schema
-from sees_torch.few_labels import LabelledError, strata
+from sees_torch.efficient import efficient_values, label_values
+from sees_torch.few_labels import LabelledError
 from sees_torch.gap import ESTIMATORS, ROW_METRICS, drift, estimate_gap, row_values
+from sees_torch.labelling import Labelling
 from sees_torch.matching import cells
 from sees_torch.matching.basis_resamples import Stack
 from sees_torch.matching.batch import Batch
@@ -62,6 +64,7 @@ from sees_torch.statistics.noise import sampling_noise
 from sees_torch.statistics.products import Route, plan_products, subset_products
 from sees_torch.statistics.row_products import RowProducts
 from sees_torch.statistics.subsets import subsets_of
+from sees_torch.weight_cells import cells_of
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
 aten = torch.ops.aten
@@ -417,10 +420,14 @@ def test_resampled_gaps(cuda):
 
 def test_labelled_target_rows(cuda):
     source, target = cuda(SAMPLES[0]), cuda(SAMPLES[1])
+    target.labelled = 50.0
     values = row_values(source, target, "brier")
-    error = LabelledError.of(target, target.posterior, values)
-    assert on_cuda(error, error.value(target.count[None]), error.variance(target.count))
-    assert on_cuda(strata(target, values))
+    labelling = Labelling.of(source, target)
+    error = LabelledError.of(target, target.posterior, values, labelling)
+    assert on_cuda(labelling, error, error.value(target.count[None]), error.variance(target.count))
+    cells = cells_of(cuda(FUNCTIONS["table"]), source, target)
+    assert on_cuda(efficient_values(source, target, cells, values))
+    assert on_cuda(label_values(source, target, cells, values))
 
 
 def test_the_design_of_sees_c(cuda):

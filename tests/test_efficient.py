@@ -7,8 +7,10 @@ import torch
 from worlds import drawn_world, exact_world, samples
 
 from sees_torch import KnownWeights, SEESc, SEESem, SeesError, estimate_shift
-from sees_torch.efficient import cells_of, efficient_values, variance, weighted_mean
+from sees_torch.contributions import weighted_mean
+from sees_torch.efficient import efficient_values, variance
 from sees_torch.gap import estimate_gap, row_values, target_posterior
+from sees_torch.weight_cells import cells_of
 
 
 def tensor(values):

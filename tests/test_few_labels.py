@@ -4,12 +4,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from worlds import drawn_world, samples
+from worlds import drawn_world, exact_world, samples
 
-from sees_torch import SchemaError, SEESem, SeesError, ShapeError, Source, Target, estimate_shift
-from sees_torch.efficient import cells_of, efficient_values, mean_variance
-from sees_torch.few_labels import FEWEST, STRATA, LabelledError, LabelMix, strata, suggest
-from sees_torch.gap import row_values, target_posterior
+from experiments.verdict import twin_labels
+from sees_torch import (
+    KnownWeights,
+    SchemaError,
+    SEESem,
+    SeesError,
+    ShapeError,
+    Source,
+    Target,
+    estimate_shift,
+)
+from sees_torch.contributions import mean_variance
+from sees_torch.efficient import efficient_values, label_values, variance
+from sees_torch.few_labels import LabelledError, LabelMix, Story, suggest, suspicion
+from sees_torch.gap import gap_parts, row_values, target_posterior
+from sees_torch.labelling import FEWEST, STRATA, Labelling, strata
+from sees_torch.weight_cells import cells_of
+from sees_torch.weights import ConstantWeights
 
 PAIR = drawn_world(0, 800, 700, features=4)
 KNOWN = SEESem(features=("x0",), shrinkage=10.0)
@@ -153,10 +167,8 @@ class TestCorrection:
         found = efficient_values(source, target, cells, row_values(source, target, "accuracy"))
         assert report.gap == pytest.approx(float(found.gap[0]), abs=1e-12)
         enough = go(target_labels=some(PAIR.target_labels, np.arange(700) < 60))
-        cells = cells_of(enough.weight_function, enough.source, enough.target)
-        values = row_values(enough.source, enough.target, "accuracy")
-        found = efficient_values(enough.source, enough.target, cells, values)
-        assert enough.gap != pytest.approx(float(found.gap[0]), abs=1e-6)
+        assert not few_told(report)
+        assert few_told(enough)
 
     def test_labels_count_as_often_as_their_rows(self, known):
         count = np.random.default_rng(0).integers(1, 4, 700)
@@ -174,6 +186,22 @@ class TestCorrection:
         assert counted.standard_errors[0] == pytest.approx(copied.standard_errors[0], rel=1e-4)
 
 
+def mix_of(source, target, found, values, posterior):
+    labelled = LabelledError.of(target, posterior, values, Labelling.of(source, target))
+    value = found.target_value[0]
+    own = mean_variance(found.source_part[0] - values.own, source.count)
+    stated = float(own + mean_variance(found.target_part[0], target.count)) ** 0.5
+    return LabelMix.of(source, target, value, stated, found, values, labelled)
+
+
+def few_told(report) -> bool:
+    """Whether labels enter the efficient gap."""
+    source, target = report.source, report.target
+    cells = cells_of(report.weight_function, source, target)
+    found = efficient_values(source, target, cells, row_values(source, target, "accuracy"))
+    return bool(found.told_part.any())
+
+
 class TestMixing:
     def parts(self, known):
         source, _ = samples(PAIR)
@@ -186,16 +214,17 @@ class TestMixing:
         return source, target, match, values, target_posterior(table, target.posterior)
 
     def test_strata_are_equal_parts_by_uncertainty(self, known):
-        _, target, _, values, _ = self.parts(known)
-        stratum = strata(target, values)
-        p, loss = target.posterior.numpy(), values.target.numpy()
-        mean = (p * loss).sum(axis=1)
-        by_hand = np.sqrt((p * (loss - mean[:, None]) ** 2).sum(axis=1))
+        source, target, *_ = self.parts(known)
+        here, stratum = strata(source, target)
+        p = target.posterior.numpy()
+        by_hand = 1 - (p**2).sum(axis=1)
         assert set(stratum.tolist()) <= set(range(STRATA))
         order = np.argsort(by_hand, kind="stable")
         assert (np.diff(stratum.numpy()[order]) >= 0).all()
         for equal in np.unique(p[:, 0]):
-            assert len(set(stratum.numpy()[p[:, 0] == equal].tolist())) == 1
+            alike = source.posterior.numpy()[:, 0] == equal
+            found = {*stratum[p[:, 0] == equal].tolist(), *here[alike].tolist()}
+            assert len(found) == 1
 
     def test_the_last_bits_of_equal_rows_decide_nothing(self):
         """Few distinct rows: the labelled copies of each must be in the stratum of the others."""
@@ -206,7 +235,7 @@ class TestMixing:
         report = estimate_shift(
             **pair.inputs(), method=SEESem(features=pair.features), target_labels=known
         )
-        place = strata(report.target, row_values(report.source, report.target, "accuracy"))
+        place = strata(report.source, report.target)[1]
         of_row = pd.DataFrame({"stratum": place.numpy()}).groupby(
             [*pair.target.to_numpy().T, *pair.target_proba.T]
         )
@@ -214,11 +243,11 @@ class TestMixing:
         assert abs(report.gap - pair.population_gap) < 0.03
 
     def test_the_labelled_value_is_a_stratified_mean(self, known):
-        _, target, _, values, posterior = self.parts(known)
-        error = LabelledError.of(target, posterior, values)
+        source, target, _, values, posterior = self.parts(known)
+        error = LabelledError.of(target, posterior, values, Labelling.of(source, target))
         rng = np.random.default_rng(0)
         counts = rng.poisson(1.0, (3, 700)).astype(float)
-        stratum = strata(target, values).numpy()
+        stratum = strata(source, target)[1].numpy()
         expected = (posterior * values.target).sum(dim=1).numpy()
         own = values.target.numpy()[np.arange(700), PAIR.target_labels]
         for b, count in enumerate(counts):
@@ -234,12 +263,11 @@ class TestMixing:
     def test_the_mix_is_never_worse_than_no_labels(self, known):
         for rows in (known, np.ones(700, dtype=bool), np.arange(700) < 12):
             source, target, match, values, posterior = self.parts(rows)
-            cells = cells_of(match.weight_function, source, target)
-            found = efficient_values(source, target, cells, values)
-            mix = LabelMix.of(source, target, found, values, posterior)
+            found = gap_parts(source, target, match.weight_function, values, "dr")
+            mix = mix_of(source, target, found, values, posterior)
             alone = mean_variance(found.target_part[0], target.count)
             alone = alone + mean_variance(found.source_part[0] - values.own, source.count)
-            assert mix.variance <= float(alone) + mix.bias + 1e-15
+            assert mix.variance <= float(alone) + 1e-15
             assert 0 <= mix.share <= 1
 
     @pytest.mark.parametrize("k", [12, 100])
@@ -248,10 +276,9 @@ class TestMixing:
         rng = np.random.default_rng(2)
         squares, stated = [], []
         for _ in range(200):
-            target, values, labels = uneven(rng)
-            rows = torch.tensor(rng.permutation(1000)[:k])
-            target.labels[rows] = labels[rows]
-            error = LabelledError.of(target, target.posterior, values)
+            source, target, values, labels = uneven(rng)
+            label(target, torch.tensor(rng.permutation(1000)[:k]), labels)
+            error = stratified(source, target, values)
             truth = float(values.target.gather(1, labels[:, None]).mean())
             squares.append((float(error.value(target.count[None])[0]) - truth) ** 2)
             stated.append(float(error.variance(target.count)))
@@ -261,9 +288,8 @@ class TestMixing:
 
     def test_the_mix_is_linear_in_its_parts(self, known):
         source, target, match, values, posterior = self.parts(known)
-        cells = cells_of(match.weight_function, source, target)
-        found = efficient_values(source, target, cells, values)
-        mix = LabelMix.of(source, target, found, values, posterior)
+        found = gap_parts(source, target, match.weight_function, values, "dr")
+        mix = mix_of(source, target, found, values, posterior)
         count = target.count[None]
         labelled = float(mix.error.value(count)[0])
         both = float(mix.mixed(found.target_value, count)[0])
@@ -307,9 +333,9 @@ class TestSuggestions:
             plain.suggest_labels(k)
 
     def test_are_mostly_rows_that_the_model_is_unsure_of(self):
-        target, values, _ = uneven(np.random.default_rng(0))
-        spread = LabelledError.of(target, target.posterior, values).doubt.sqrt()
-        rows = suggest(target, values, target.posterior, 60)
+        source, target, values, _ = uneven(np.random.default_rng(0))
+        spread = (target.posterior[:, 0] * target.posterior[:, 1]).sqrt()
+        rows = suggest(source, target, [unshifted(source, target, values)], 60)
         assert float(spread[rows].mean()) > 1.5 * float(spread.mean())
 
     def test_beat_random_rows(self):
@@ -317,16 +343,15 @@ class TestSuggestions:
         rng = np.random.default_rng(1)
         squares = []
         for _ in range(200):
-            target, values, labels = uneven(rng)
+            source, target, values, labels = uneven(rng)
             truth = float(values.target.gather(1, labels[:, None]).mean())
             errors = []
             for rows in (
-                suggest(target, values, target.posterior, 60),
+                suggest(source, target, [unshifted(source, target, values)], 60),
                 torch.tensor(rng.permutation(1000)[:60]),
             ):
-                target.labels = torch.full((1000,), -1)
-                target.labels[rows] = labels[rows]
-                error = LabelledError.of(target, target.posterior, values)
+                label(target, rows, labels)
+                error = stratified(source, target, values)
                 errors.append(float(error.value(target.count[None])[0]) - truth)
             squares.append(np.square(errors))
         apart = np.subtract(*np.transpose(squares))
@@ -342,4 +367,145 @@ def uneven(rng):
     x = rng.normal(size=(1000, 2))
     source = Source(x, rng.integers(0, 2, 1000), says)
     target = Target(x, says, source)
-    return target, row_values(source, target, "accuracy"), torch.tensor(labels)
+    return source, target, row_values(source, target, "accuracy"), torch.tensor(labels)
+
+
+def label(target, rows, labels):
+    """Make these the labelled rows."""
+    target.labels = torch.full_like(labels, -1)
+    target.labels[rows] = labels[rows]
+    target.labelled = float(len(rows))
+
+
+def stratified(source, target, values):
+    return LabelledError.of(target, target.posterior, values, Labelling.of(source, target))
+
+
+def unshifted(source, target, values):
+    """The story that nothing shifted."""
+    function = ConstantWeights(source.schema, source.classes, torch.ones(2, dtype=torch.float64))
+    return Story.of(source, target, function, values, 1.0)
+
+
+class TestLabelsInTables:
+    """Labels enter the efficient gap of weights that are a table."""
+
+    def population(self, seed, chance, labels=True, **options):
+        """An exact world of which so large a part of the target is labelled."""
+        pair = exact_world(seed, **options)
+        source, _ = samples(pair)
+        twice = pd.concat([pair.target, pair.target], ignore_index=True)
+        weight = np.r_[chance * pair.target_weight, (1 - chance) * pair.target_weight]
+        known = np.r_[pair.target_labels.astype(float), np.full(len(pair.target), np.nan)]
+        proba = np.r_[pair.target_proba, pair.target_proba]
+        target = Target(twice, proba, source, weight=weight, labels=known)
+        target.labelled = 100.0  # Multiplicities are probabilities here.
+        return pair, source, target
+
+    @pytest.mark.parametrize("chance", [0.02, 0.3, 1 - 1e-9])
+    @pytest.mark.parametrize("posterior", ["right", "blunt", "flat"])
+    def test_any_weights_and_any_posterior_give_the_gap(self, chance, posterior):
+        """Even where features tell nothing of the label."""
+        power = {"right": 1.0, "blunt": 0.4, "flat": 0.0}[posterior]
+        for seed in range(3):
+            pair, source, target = self.population(seed, chance, features=4, classes=3)
+            source, target = (
+                sample.with_posterior((power * sample.posterior.log()).softmax(dim=1))
+                for sample in (source, target)
+            )
+            rng = np.random.default_rng(seed)
+            table = {key: float(rng.lognormal()) for key in pair.weight_table}
+            function = KnownWeights(table, pair.features).match(source, target).weight_function
+            for metric in ("accuracy", "log_loss"):
+                values = row_values(source, target, metric)
+                truth = (pair.target_weight - pair.source_weight) @ values.own.numpy()
+                found = efficient_values(source, target, cells_of(function, source, target), values)
+                assert float(found.gap[0]) == pytest.approx(truth, abs=1e-6)
+                assert float(found.unresolved.abs().max()) < 1e-6
+
+    def test_the_mean_of_h_is_m(self):
+        """Under p_t(y|x), at the true weights: a label adds what could not be known without."""
+        pair, source, target = self.population(0, 0.2, features=4)
+        function = KnownWeights(pair.weight_table, pair.features).match(source, target)
+        cells = cells_of(function.weight_function, source, target)
+        values = row_values(source, target, "accuracy")
+        h = label_values(source, target, cells, values)
+        posterior = target_posterior(function.weight_function.table(target.rows), target.posterior)
+        found = efficient_values(source, target, cells, values)
+        smooth = (found.target_part - found.told_part)[0]
+        torch.testing.assert_close((posterior * h).sum(dim=1), smooth)
+        own = h.gather(1, target.labels.clamp_min(0)[:, None]).squeeze(1)
+        told = torch.where(target.labels >= 0, own - smooth, 0.0)
+        torch.testing.assert_close(found.told_part[0], told)
+
+    def test_it_varies_as_stated(self):
+        """120 worlds whose features say little; a root mean square has an error of 6 %."""
+        errors = []
+        for seed in range(120):
+            pair = drawn_world(seed, 600, 600, features=4, quality=0.7)
+            known = KnownWeights(pair.weight_table, pair.features)
+            taken = np.random.default_rng(seed).random(600) < 0.2
+            report = go(pair, method=known, target_labels=None)
+            source, target = samples(pair)
+            target = Target(
+                pair.target, pair.target_proba, source, labels=some(pair.target_labels, taken)
+            )
+            cells = cells_of(report.weight_function, source, target)
+            values = row_values(source, target, "accuracy")
+            missed = float(efficient_values(source, target, cells, values).gap[0])
+            errors.append(
+                (missed - pair.population_gap) / variance(source, target, cells, values) ** 0.5
+            )
+        assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(1, abs=0.2)
+
+    def test_a_resample_of_the_sample_is_the_sample(self, known):
+        source, _ = samples(PAIR)
+        target = Target(
+            PAIR.target, PAIR.target_proba, source, labels=some(PAIR.target_labels, known)
+        )
+        cells = cells_of(KNOWN.match(source, target).weight_function, source, target)
+        values = row_values(source, target, "brier")
+        found = efficient_values(source, target, cells, values)
+        told = Labelling.of(source, target).mean(found.told_part, target.count[None])
+        assert float(told[0]) == pytest.approx(float(found.told_part.mean()), abs=1e-12)
+
+    @pytest.mark.parametrize("seed", [500, 501, 502])
+    def test_labels_decide_what_features_cannot(self, seed):
+        """Two labels alike given the shifted feature: without labels nobody can tell."""
+        pair = twin_labels(6)(seed, 3000)
+        settings = {"method": "auto", "confidence": 0.95, "replicates": 50}
+        plain = estimate_shift(**pair.inputs(), **settings)
+        assert plain.status == "not_identified"
+        known = np.full(3000, np.nan)
+        places = plain.suggest_labels(400)
+        known[places] = pair.target_labels[places]
+        told = estimate_shift(**pair.inputs(), **settings, target_labels=known)
+        assert told.status != "not_identified"
+        assert told.shifted_features == pair.features
+        assert abs(told.gap - pair.population_gap) < 3 * told.standard_errors[0]
+
+
+class TestSuspicion:
+    def test_grows_with_what_labels_contradict(self):
+        found = [suspicion(apart, 0.03**2, 1.0) for apart in (0.0, 0.03, 0.06, 0.09, 0.2)]
+        assert found[0] == found[1] == 0
+        assert 0 < found[2] < found[3] < found[4]
+        assert found[4] < 0.2**2
+
+    def test_certain_labels_are_believed(self):
+        assert suspicion(0.1, 0.0, 1.0) == pytest.approx(0.01, rel=0.05)
+        assert suspicion(0.0, 0.0, 1.0) == 0
+
+    def test_labels_that_are_all_as_expected_do_not_look_exact(self):
+        """Twelve of twelve right where seven in ten were expected: 1 % luck, not a proof."""
+        rng = np.random.default_rng(3)
+        x = rng.normal(size=(600, 2))
+        says = np.full(600, 0.7)
+        source = Source(x, (rng.random(600) < 0.7).astype(int), says)
+        labels = np.full(600, np.nan)
+        labels[:12] = 1
+        target = Target(x, says, source, labels=labels)
+        values = row_values(source, target, "accuracy")
+        error = stratified(source, target, values)
+        assert float(error.variance(target.count)) < 1e-9
+        assert float(error.variance(target.count, floor=1.0)) == pytest.approx(0.21 / 12, rel=0.5)

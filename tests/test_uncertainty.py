@@ -7,7 +7,7 @@ from worlds import drawn_world, exact_world, samples
 
 from sees_torch import KLIEP, MLLS, KnownWeights, SEESc, SEESd, SEESem, SeesError, estimate_shift
 from sees_torch.calibration import Calibration, _Folds, _minimum, fold_shares
-from sees_torch.efficient import mean_variance
+from sees_torch.contributions import mean_variance
 from sees_torch.gap import estimate_gap, row_values
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import quietly

@@ -41,6 +41,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--label", required=True, help="label column of the source, by name or pattern"
     )
+    parser.add_argument(
+        "--target-labels",
+        action="store_true",
+        help="use the target's labels too, in a column of the same name, empty where unknown",
+    )
     add_predictions(parser)
     parser.add_argument(
         "--drop",
@@ -96,12 +101,18 @@ def _estimated(options: argparse.Namespace) -> ShiftReport:
     proba = named_columns(options.proba or [], columns[0], "--proba", options.source)
     more: Any = {"shard": shard, "separator": separator}
     source_file = TableFile(options.source, proba, label, drop=drop, **more)
-    target_file = TableFile(options.target, proba, drop=[label, *drop], **more)
+    told_label = label if options.target_labels else None
+    aside = drop if options.target_labels else [label, *drop]
+    target_file = TableFile(options.target, proba, told_label, drop=aside, **more)
     for name in drop:
         if name not in known:
             raise SchemaError(f"--drop: neither file has a column {name!r}.")
-    if label in columns[1]:
-        print(f"sees: ignoring the label column {label!r} of {options.target}", file=sys.stderr)
+    if label in columns[1] and not options.target_labels:
+        print(
+            f"sees: ignoring the label column {label!r} of {options.target}; --target-labels uses "
+            "it",
+            file=sys.stderr,
+        )
     whole = TableFile(options.source, proba, label, separator=separator)
     classes = classes_of(options.classes, options.proba or [], proba, whole)
     model = None if options.model is None else load_model(options.model)
@@ -113,7 +124,12 @@ def _estimated(options: argparse.Namespace) -> ShiftReport:
         )
         progress.step(f"reading {options.target}")
         target = Target.from_batches(
-            target_file, source, model, progress=progress.of("target"), **told
+            target_file,
+            source,
+            model,
+            labelled=options.target_labels,
+            progress=progress.of("target"),
+            **told,
         )
         progress.step(
             f"estimating from {len(source):,} and {len(target):,} distinct rows, "

@@ -171,6 +171,9 @@ class Target(Sample):
         part: these rows are part of a sample and may be of no weight.
     """
 
+    labelled: float = 0.0
+    """Labelled rows, multiplicities included."""
+
     def __init__(
         self,
         features: Any,
@@ -207,6 +210,7 @@ class Target(Sample):
                     f"target_labels has {len(self.labels)} entries, target has {len(self.rows)} "
                     "rows: give one per row, None or NaN where the label is not known."
                 )
+            self.labelled = float(self.count[self.labels >= 0].sum())
         self.notes = () if part else treatments(self, source)
 
     @classmethod
@@ -216,6 +220,7 @@ class Target(Sample):
         source: Source,
         model: Any = None,
         *,
+        labelled: bool = False,
         weighted: bool = False,
         logits: bool = False,
         precision: int | None = PRECISION,
@@ -228,7 +233,8 @@ class Target(Sample):
         Args:
             batches: tuples (features, proba), read once.
             source: the sample to compare with.
-            model: instead of the second entry of every tuple.
+            model: instead of the last entry of every tuple.
+            labelled: every tuple is (features, labels, proba), labels missing where unknown.
             weighted, logits, precision, max_rows, distributed, progress: as in
                 `Source.from_batches`.
         """
@@ -239,14 +245,23 @@ class Target(Sample):
 
         def one_pass() -> Counted | None:
             tally = Tally(source.schema, precision, max_rows)
-            for features, proba, weight in read.target(source.schema):
-                part = cls(features, proba, source, weight=weight, part=True)
+            for features, labels, proba, weight in read.target(source.schema, labelled):
+                part = cls(features, proba, source, weight=weight, labels=labels, part=True)
                 tally.add(part.rows, part.labels, part.proba, part.count)
             return tally.counted()
 
         target._take(one_pass, precision, max_rows, distributed, "target")
+        if labelled:
+            target.labelled = float(target.count[target.labels >= 0].sum())
         target.notes += treatments(target, source)
         return target
+
+    def select(self, index: Tensor, count: Tensor) -> Target:
+        """Some of the rows, with other multiplicities."""
+        other = super().select(index, count)
+        if self.labelled:
+            other.labelled = float(count[other.labels >= 0].sum())
+        return other
 
     def unseen_mass(self, source: Source) -> float:
         """Share of the target in rows with a level, in any feature, that the source never shows."""

@@ -194,7 +194,8 @@ class BatchReader:
     """Batches as tuples of one form, the model's probabilities filled in.
 
     Args:
-        batches: tuples (features, labels, proba) of a source, (features, proba) of a target.
+        batches: tuples (features, labels, proba) of a source, (features, proba) of a target or,
+            if some labels are known, as of a source.
         model: instead of proba.
         logits: it returns logits.
         weighted: every tuple ends with the multiplicities of its rows.
@@ -232,11 +233,12 @@ class BatchReader:
                 proba, asked = self._predicted(features, schema, "source"), True
             yield features, labels, proba, weight
 
-    def target(self, schema: Schema) -> Iterator[tuple[Any, ...]]:
-        """(features, proba, weight)."""
-        for features, *rest, weight in self._read(1, "target"):
+    def target(self, schema: Schema, labelled: bool = False) -> Iterator[tuple[Any, ...]]:
+        """(features, labels, proba, weight), labels None unless rows come with labels."""
+        for features, *rest, weight in self._read(1 + labelled, "target"):
+            labels = rest.pop(0) if labelled else None
             proba = rest[0] if rest else self._predicted(features, schema, "target")
-            yield features, proba, weight
+            yield features, labels, proba, weight
 
     def _predicted(self, features: Any, schema: Schema | None, what: str) -> Any:
         aligned = features if schema is None else schema.align(features, what)

@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from torch.nn.functional import one_hot
 
+from sees_torch.contributions import RowValues
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
-from sees_torch.efficient import RowValues, cells_of, variance, worst_condition
+from sees_torch.efficient import variance, worst_condition
 from sees_torch.matching.choice import RULED_OUT, Choice
 from sees_torch.matching.match import Match
+from sees_torch.weight_cells import cells_of
 
 MANY_ROWS = 50_000
 """Distinct rows of a sample beyond which any shift would leave enough to go by."""

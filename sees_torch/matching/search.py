@@ -13,7 +13,7 @@ import torch
 
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
-from sees_torch.efficient import has_cells, worst_condition
+from sees_torch.efficient import worst_condition
 from sees_torch.errors import SupportError
 from sees_torch.matching import candidates
 from sees_torch.matching.batch import Batch
@@ -39,6 +39,7 @@ from sees_torch.matching.selection import (
 )
 from sees_torch.statistics.counted import shared_features
 from sees_torch.statistics.subsets import Subsets, subsets_of
+from sees_torch.weight_cells import has_cells
 
 SCREENED = 50_000
 """Feature sets are first compared on about so many distinct rows of each sample."""

@@ -126,11 +126,16 @@ def thinned(sample: Sample, rows: int) -> Sample:
 
 
 def induced_ratio(source: Source, target: Target, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """(F, 1, n + m) induced p_t(x) / p_s(x) from weights (F, n, L) and (F, m, L)."""
+    """(F, 1, n + m) induced p_t(x) / p_s(x) from weights (F, n, L) and (F, m, L).
+
+    Where a target label is known, it is p_t(x, y) / p_s(x, y).
+    """
     here, there = (
         (sample.posterior * table).sum(dim=-1)
         for sample, table in zip((source, target), tables, strict=True)
     )
+    known = target.labels.clamp_min(0)[:, None].expand_as(tables[1][..., :1])
+    there = torch.where(target.labels >= 0, tables[1].gather(-1, known).squeeze(-1), there)
     return torch.cat([here, there], dim=1)[:, None]
 
 

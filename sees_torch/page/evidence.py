@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from sees_torch.efficient import has_cells
 from sees_torch.page.charts import Axis, forest_row
 from sees_torch.page.figures import Unit, count, percent
 from sees_torch.page.markup import Html, folded, joined, listed, names, table, tag
 from sees_torch.report_tables import told_notes
 from sees_torch.report_text import SURE
 from sees_torch.version import __version__
+from sees_torch.weight_cells import has_cells
 
 if TYPE_CHECKING:
     from sees_torch.report import ShiftReport
@@ -143,6 +143,8 @@ def diagnostics(report: ShiftReport) -> Html:
 def _sentences(d: dict[str, float], cells: bool) -> list[str]:
     n, m, effective = d["source_rows"], d["target_rows"], d["effective_rows"]
     said = [f"{count(n)} source rows and {count(m)} target rows were compared."]
+    if "labelled_rows" in d:
+        said.append(f"The label of {count(d['labelled_rows'])} target rows was given.")
     if d.get("population"):
         said.append("Multiplicities below one describe populations: there is no sampling error.")
     else:

@@ -129,6 +129,21 @@ def test_a_stream_of_single_rows_is_the_sample(pair):
     )
 
 
+def test_a_target_of_which_some_labels_are_known(pair, in_memory):
+    moved, truth, moved_proba = pair[1]
+    source = in_memory[0]
+    known = np.where(np.arange(len(truth)) % 4 == 0, truth, None)
+    streamed = Target.from_batches(cut(7, moved, known, moved_proba), source, labelled=True)
+    whole = Target(moved, moved_proba, source, labels=known)
+    assert counted(streamed) == counted(whole)
+    assert streamed.labelled == whole.labelled == 63
+    options = {"method": "sees-em", "replicates": 20}
+    found, expected = (estimate(source, target=each, **options) for each in (streamed, whole))
+    assert_same_report(found, expected)
+    with pytest.raises(SeesError, match="cbpe cannot use target_labels"):
+        estimate(source, target=streamed, method="cbpe")
+
+
 def test_the_front_door_says_the_same_as_ready_samples(pair, in_memory):
     (table, labels, proba), (moved, _, moved_proba) = pair
     found = estimate(

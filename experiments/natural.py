@@ -47,12 +47,14 @@ class Pair:
         inputs: keyword arguments of `estimate_shift`.
         realised: accuracy on the drawn target rows minus accuracy on the drawn source rows.
         table: the same on all rows of the tables but the classifier's.
+        target_labels: of the drawn target rows.
     """
 
     name: str
     inputs: dict[str, Any]
     realised: float
     table: float
+    target_labels: np.ndarray
 
 
 def names(family: str) -> list[str]:
@@ -95,6 +97,7 @@ def build(family: str, position: int, folder: Path, seed: int, rows: int = ROWS)
         inputs | {"classes": tuple(model.classes_.tolist())},
         float(right["target"][:rows].mean() - right["source"][:half].mean()),
         float(right["target"].mean() - right["source"].mean()),
+        labels[:rows],
     )
 
 

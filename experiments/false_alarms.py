@@ -1,4 +1,4 @@
-"""How often is a shift named where there is none? Nine settings, simulated.
+"""How often is a shift named where there is none? Twelve settings, simulated.
 
     python -m experiments.false_alarms --draws 100
 
@@ -27,14 +27,15 @@ SIZES = ((1000, 1000), (400, 4000), (4000, 400))
 """Rows of source and target."""
 
 
-def levels(sizes: int | tuple[int, ...]) -> Callable[[int, int, int], dict[str, Any]]:
+def levels(
+    sizes: int | tuple[int, ...], classes: int = 2
+) -> Callable[[int, int, int], dict[str, Any]]:
     """Categorical columns with so many levels."""
 
     def make(n: int, m: int, seed: int) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(seed)
-        pair = make_sparse_joint_shift(
-            n, m, features=FEATURES, levels=sizes, shifted=0, strength=0.0, generator=generator
-        )
+        world = {"features": FEATURES, "levels": sizes, "classes": classes}
+        pair = make_sparse_joint_shift(n, m, shifted=0, strength=0.0, generator=generator, **world)
         return pair.inputs() | {"kinds": dict.fromkeys(pair.source.columns, "categorical")}
 
     return make
@@ -63,6 +64,7 @@ COLUMNS: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
     "3 levels": levels(3),
     "2 to 40 levels": levels(MIXED),
     "continuous": continuous,
+    "10 classes": levels(3, classes=10),
 }
 
 

@@ -227,24 +227,26 @@ def _multipliers(
 
 
 @torch.no_grad()
-def label_values(source: Source, target: Target, cells: Cells, values: RowValues) -> Tensor:
-    """(m, L) h of every target row under each label: what its label would put in place of M."""
+def label_values(
+    source: Source, target: Target, cells: Cells, values: RowValues
+) -> tuple[Tensor, Tensor]:
+    """(n, L) and (m, L) h of a target row like each row, under each label."""
     found = efficient_values(source, target, cells, values)
     terms = _Terms(cells.weight.clamp_min(LEAST_WEIGHT), float(source.total), float(target.total))
-    smooth = found.target_part - found.told_part
-    chance = chances(Labelling.of(source, target), source, target)[1]
-    told = [
-        terms.value(
-            cells.target,
-            torch.full_like(target.labels, y),
-            values.target[:, y],
-            chance,
-            smooth,
-            found.multiplier,
-        )[0]
-        for y in range(len(source.classes))
-    ]
-    return torch.stack(told, dim=1)
+    labelled = chances(Labelling.of(source, target), source, target)
+
+    def of(sample: Source | Target, cell: Tensor, value: Tensor, chance: Tensor) -> Tensor:
+        use, base = terms.smooth(sample.posterior, cell, value, chance)
+        smooth = _on_rows(use, found.multiplier, cell) + base
+        every = [torch.full_like(cell, y) for y in range(value.shape[1])]
+        told = [
+            terms.value(cell, y, column, chance, smooth, found.multiplier)[0]
+            for y, column in zip(every, value.T, strict=True)
+        ]
+        return torch.stack(told, dim=1)
+
+    here = of(source, cells.source, values.source, labelled[0])
+    return here, of(target, cells.target, values.target, labelled[1])
 
 
 @torch.no_grad()

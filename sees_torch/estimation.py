@@ -18,6 +18,7 @@ from sees_torch.data import Source, Target
 from sees_torch.data.class_order import doubt_about_order
 from sees_torch.errors import SeesError, SeesWarning
 from sees_torch.gap import ESTIMATORS, Metric, metric_name
+from sees_torch.labelling import FEWEST
 from sees_torch.matching import Auto, KnownWeights, Match, Method, SEESd, SEESem
 from sees_torch.matching.many import match_many
 from sees_torch.matching.match import WarmStarted, whole_number
@@ -25,6 +26,7 @@ from sees_torch.matching.names import resolve_method
 from sees_torch.report import ShiftReport
 from sees_torch.shortage import in_smaller_parts
 from sees_torch.statistics.products import MEMORY
+from sees_torch.suggestions import label_rates
 
 REFINED = (
     "the features say more about the label than the model's probabilities do: refined by them, "
@@ -134,7 +136,7 @@ class Estimation:
         """The report on one target, solved from a start if there is one."""
         if start is None or not isinstance(self.method, WarmStarted):
             return self.reports(source, [target], generator)[0]
-        merged, of_row = self._prepared(source, target)
+        source, merged, of_row = self._prepared(source, target)
         match = self.method.match_from(source.merged, merged, start)
         return self._report(source, target, merged, of_row, match, generator)
 
@@ -178,10 +180,13 @@ class Estimation:
         generator: torch.Generator | None,
     ) -> list[ShiftReport]:
         prepared = [self._prepared(source, target) for target in targets]
-        matches = match_many(self.method, source.merged, [merged for merged, _ in prepared])
+        if any(target.labelled for target in targets):
+            matches = [self.method.match(own.merged, merged) for own, merged, _ in prepared]
+        else:
+            matches = match_many(self.method, source.merged, [merged for _, merged, _ in prepared])
         return [
-            self._report(source, target, merged, of_row, match, generator)
-            for target, (merged, of_row), match in zip(targets, prepared, matches, strict=True)
+            self._report(own, target, merged, of_row, match, generator)
+            for target, (own, merged, of_row), match in zip(targets, prepared, matches, strict=True)
         ]
 
     def _report(
@@ -217,18 +222,52 @@ class Estimation:
 
     def match(self, source: PreparedSource, target: Target) -> Match:
         """Only what the method finds: weights without a verdict on them."""
-        return self.method.match(source.merged, self._prepared(source, target)[0])
+        own, merged, _ = self._prepared(source, target)
+        return self.method.match(own.merged, merged)
 
-    def _prepared(self, source: PreparedSource, target: Target) -> tuple[Target, Tensor | None]:
-        """The target as its source is, and which of its distinct rows every row became."""
+    def _prepared(
+        self, source: PreparedSource, target: Target
+    ) -> tuple[PreparedSource, Target, Tensor | None]:
+        """Both samples as they are compared, and which distinct row every target row became."""
         if target.labelled and not isinstance(self.method, (SEESem, Auto)):
             raise SeesError(
                 f"{self.method.name} cannot use target_labels: take method 'auto' or 'sees-em'."
             )
+        merged, of_row = self._calibrated(source, target)
+        if target.labelled < FEWEST or of_row is None:
+            return source, merged, of_row
+        here, there = self._asked(source, target)
+        asked = there.new_zeros(len(merged) + 1)
+        asked[of_row] = there
+        own = replace(source, merged=source.merged.asking(here))
+        return own, merged.asking(asked[:-1]), of_row
+
+    def _calibrated(self, source: PreparedSource, target: Target) -> tuple[Target, Tensor | None]:
+        """The target as its source is, and which of its distinct rows every row became."""
         merged, of_row = self._merged(target)
         if source.calibration is not None:
             merged = source.calibration.target(merged)
         return merged, of_row
+
+    @torch.no_grad()
+    def _asked(self, source: PreparedSource, target: Target) -> tuple[Tensor, Tensor]:
+        """What a label would tell, (n,) of distinct source rows and (m,) of target rows.
+
+        As a report without any label says, so that rows that it suggested fall into the strata that
+        they were suggested from.
+        """
+        merged, of_row = self._calibrated(source, target.without_labels())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # What there is to warn of is said of the labelled one.
+            match = self.method.match(source.merged, merged)
+            report = report_match(
+                source.merged, merged, match, self.method, self.metrics[:1], self.estimator
+            )
+        here, there = label_rates(
+            source.merged, merged, report.match, report.alternatives, self.metrics[0]
+        )
+        assert of_row is not None
+        return here, there[of_row.clamp_max(len(merged) - 1)]
 
     def described(self) -> dict[str, Any]:
         """The settings in words that the call can be repeated from."""
@@ -255,6 +294,8 @@ def _spread(
     if of_row is None:
         return merged
     place = of_row.clamp_max(len(merged) - 1)
+    if merged.asked is not None:
+        sample = sample.asking(merged.asked[place])
     if not merged.posterior.requires_grad:
         return sample.with_posterior(merged.posterior[place])
     if calibration is None:  # Every row has a gradient of its own.

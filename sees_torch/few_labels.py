@@ -1,4 +1,4 @@
-"""A few labelled target rows: do they contradict the estimate, and which rows to label next.
+"""A few labelled target rows: do they contradict the estimate?
 
 Labelled rows measure how far the model's expectation m(x) = sum_y p_t(y|x) l(x, y) is off on the
 target: the error of each stratum is the mean over its labelled rows. That takes no hypothesis for
@@ -9,7 +9,6 @@ estimate is there to contradict it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,13 +16,8 @@ from torch import Tensor
 
 from sees_torch.contributions import GapParts, RowValues, mean_variance, weighted_mean
 from sees_torch.data import Source, Target
-from sees_torch.data.counting import content_hash
-from sees_torch.efficient import efficient_values, label_values
-from sees_torch.gap import target_posterior
-from sees_torch.labelling import STRATA, Labelling, strata
+from sees_torch.labelling import STRATA, Labelling
 from sees_torch.solvers.mixture import cell_sums
-from sees_torch.weight_cells import cells_of, has_cells
-from sees_torch.weights import WeightFunction
 
 SUSPECT = 0.1
 """Chance, before any label, that an estimate is biased by what no hypothesis says."""
@@ -174,87 +168,3 @@ class LabelMix:
     def mixed(self, estimate: Tensor, count: Tensor) -> Tensor:
         """(B,) target values from the estimated ones."""
         return (1 - self.share) * estimate + self.share * self.error.value(count)
-
-
-def _shuffled(target: Target) -> Tensor:
-    """(m,) the rows in an order as good as random; copies of one row are not kept together."""
-    key = target.schema.row_hash(target.rows)
-    order = key.argsort(stable=True)
-    first = torch.searchsorted(key[order], key)
-    copy = torch.empty_like(order)
-    copy[order] = torch.arange(len(order), device=order.device)
-    return content_hash(torch.stack([key, copy - first], dim=1)).argsort(stable=True)
-
-
-@dataclass(frozen=True)
-class Story:
-    """What a hypothesis says of the target.
-
-    Attributes:
-        share: how much it counts.
-        gap: that it would mean.
-        posterior: (m, L) p_t(y|x); told: (m, L) what each label would put into the gap.
-    """
-
-    share: float
-    gap: float
-    posterior: Tensor
-    told: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        source: Source,
-        target: Target,
-        function: WeightFunction,
-        values: RowValues,
-        share: float,
-    ) -> Story:
-        """From its weights; of weights that are no table a label tells the row's own value."""
-        posterior = target_posterior(function.table(target.rows), target.posterior)
-        if not has_cells(function):
-            gap = target.mean((posterior * values.target).sum(dim=1)) - source.mean(values.own)
-            return cls(share, float(gap), posterior, values.target)
-        cells = cells_of(function, source, target)
-        gap = efficient_values(source, target, cells, values).gap[0]
-        return cls(share, float(gap), posterior, label_values(source, target, cells, values))
-
-
-def suggest(source: Source, target: Target, stories: Sequence[Story], k: int) -> Tensor:
-    """(k,) positions of unlabelled target rows whose labels would shrink the interval most.
-
-    A label at x lowers the variance of a story's gap by Var_y(h(x, y)) / m^2, h what it puts into
-    the gap, and that between stories by sum_y Cov(gap, p_t(y|x))^2 / p(y|x). Two thirds of the rows
-    go by these (Neyman's allocation to strata, those that are labelled counted in), and a third
-    everywhere, to notice what no story says. Within a stratum rows are taken in an order that
-    depends on their content alone, as good as at random.
-    """
-    share = torch.tensor([story.share for story in stories]).to(target.posterior)
-    share = share / share.sum()
-    gap = torch.tensor([story.gap for story in stories]).to(share)
-    posterior = torch.stack([story.posterior for story in stories])
-    told = torch.stack([story.told for story in stories])
-    mean = (posterior * told).sum(dim=2)
-    within = share @ ((posterior * told.square()).sum(dim=2) - mean.square()).clamp_min(0.0)
-    both = torch.tensordot(share, posterior, dims=1)
-    apart = torch.tensordot(share * (gap - share @ gap), posterior, dims=1)
-    between = (apart.square() / both.clamp_min(1e-6)).sum(dim=1)
-    stratum = strata(source, target)[1]
-    mass = cell_sums(target.mass, stratum, STRATA)
-    gains = [cell_sums(target.mass * gain, stratum, STRATA) for gain in (within, between)]
-    wishes = [(mass * gain).sqrt() for gain in gains if bool(gain.sum() > 0)]
-    wish = mass + sum(2 / len(wishes) * each / each.sum() for each in wishes)
-    held = cell_sums((target.labels >= 0).to(wish.dtype), stratum, STRATA)
-    free = (target.labels < 0) & (target.count > 0)
-    order = _shuffled(target)
-    waiting = [order[(stratum[order] == g) & free[order]].tolist() for g in range(STRATA)]
-    taken: list[int] = []
-    wanted, have = wish.tolist(), held.tolist()
-    for _ in range(k):
-        need = [wanted[g] / (have[g] + 1) if len(waiting[g]) else -1.0 for g in range(STRATA)]
-        g = max(range(STRATA), key=need.__getitem__)
-        if need[g] < 0:
-            break
-        taken.append(waiting[g].pop(0))
-        have[g] += 1
-    return torch.tensor(taken, dtype=torch.int64)

@@ -1,8 +1,8 @@
 """Which target rows have labels, and how likely a row was to get one.
 
-Rows are sorted into strata by how uncertain their label is under p(y|x), whatever the metric and
-the hypothesis. Labels need only be taken at random within a stratum: anywhere, or as
-`report.suggest_labels` proposes.
+Rows are sorted into strata by what a label of theirs would tell, as far as is known without any
+label; where nobody asked, by how uncertain it is under p(y|x). Labels need only be taken at random
+within a stratum: anywhere, or as `report.suggest_labels` proposes.
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ FEWEST = 10
 
 
 def strata(source: Source, target: Target) -> tuple[Tensor, Tensor]:
-    """(n,) and (m,) stratum of every row: equal parts of the target's mass, the surest first."""
-    here, there = (1 - sample.posterior.detach().square().sum(dim=1) for sample in (source, target))
+    """(n,) and (m,) stratum of every row: equal parts of the target's mass, the dullest first."""
+    here, there = source.asked, target.asked
+    if here is None or there is None:
+        here, there = (
+            1 - sample.posterior.detach().square().sum(dim=1) for sample in (source, target)
+        )
+    return cut(here, there, target), cut(there, there, target)
+
+
+def cut(value: Tensor, there: Tensor, target: Target) -> Tensor:
+    """(...,) stratum of rows with these values, by the values (m,) of the target's rows."""
     # The last bits of equal rows may differ, and must not put labelled rows into other strata.
     top = there.max().clamp_min(1e-37)
-    here, there = ((doubt / top * 2**20).round() for doubt in (here, there))
+    value, there = ((each / top * 2**20).round() for each in (value, there))
     order = there.argsort(stable=True)
     below = target.mass[order].cumsum(0) - target.mass[order]
     below = torch.cat([below, below.new_ones(1)])
-
-    def places(doubt: Tensor) -> Tensor:
-        # Rows of equal doubt stay together.
-        start = torch.searchsorted(there[order], doubt)
-        # So do they where sums of the same rows in another order end in another last bit.
-        return (below[start] * STRATA + 1e-9).floor().clamp_max(STRATA - 1).to(torch.int64)
-
-    return places(here), places(there)
+    # Rows of equal value stay together, also where sums end in another last bit.
+    start = torch.searchsorted(there[order], value)
+    return (below[start] * STRATA + 1e-9).floor().clamp_max(STRATA - 1).to(torch.int64)
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,14 @@ from sees_torch.data.tables import Name
 from sees_torch.disclosure import checked_least
 from sees_torch.errors import SeesError
 from sees_torch.explanation import JointLaw, cell_frame, free_name
-from sees_torch.few_labels import Story, suggest
 from sees_torch.gap import Gap, Metric, headline_values
 from sees_torch.identifiability import Status
 from sees_torch.matching import Match
-from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import whole_number
 from sees_torch.matching.names import METHODS
 from sees_torch.sample_sizes import least_error, rows_needed
 from sees_torch.slices import slice_frame
+from sees_torch.suggestions import label_rates, suggest
 from sees_torch.weights import WeightFunction
 
 if TYPE_CHECKING:
@@ -216,30 +215,8 @@ class ShiftReport:
         """
         if not 0 < whole_number(k, "k") <= len(self.target):
             raise SeesError(f"k must be 1 to {len(self.target)}, the target's rows; got {k!r}.")
-        values = self._row_values()
-        with torch.no_grad():
-            stories = [
-                Story.of(self.source, self.target, match.weight_function, values, share)
-                for match, share in self._stories()
-            ]
-            return suggest(self.source, self.target, stories, k).cpu().numpy()
-
-    def _stories(self) -> list[tuple[Match, float]]:
-        """What the gap rests on, with shares, and rivals, which count like the chosen one."""
-        choice = self.match.choice
-        if choice is None:
-            return [(self.match, 1.0)]
-        shares = choice.shares(choice.evidence.score()).tolist()
-        rivals = {other.place for other in self.alternatives if other.rival}
-        places = {*choice.parts, *rivals, choice.chosen}
-        hypotheses = Hypotheses(self.source, self.target, self.match, choice.candidate.method)
-        return [
-            (
-                hypotheses.fit(place)[1],
-                max(shares[place], shares[choice.chosen] if place in rivals else 0.0),
-            )
-            for place in sorted(places)
-        ]
+        given = self.source, self.target, self.match, self.alternatives, self.metrics[0]
+        return suggest(self.target, label_rates(*given)[1], k).cpu().numpy()
 
     def rows_needed(self, half_width: float, confidence: float = 0.95) -> dict[str, float]:
         """Rows that an interval of gap +- half_width needs, from the least variance V.

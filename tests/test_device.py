@@ -64,6 +64,7 @@ from sees_torch.statistics.noise import sampling_noise
 from sees_torch.statistics.products import Route, plan_products, subset_products
 from sees_torch.statistics.row_products import RowProducts
 from sees_torch.statistics.subsets import subsets_of
+from sees_torch.suggestions import Story, telling
 from sees_torch.weight_cells import cells_of
 from sees_torch.weighted_metrics import METRICS as WEIGHTED_METRICS
 
@@ -428,6 +429,8 @@ def test_labelled_target_rows(cuda):
     cells = cells_of(cuda(FUNCTIONS["table"]), source, target)
     assert on_cuda(efficient_values(source, target, cells, values))
     assert on_cuda(label_values(source, target, cells, values))
+    story = Story.of(source, target, cuda(FUNCTIONS["table"]), values, 1.0)
+    assert on_cuda(story, telling(target, [story]))
 
 
 def test_the_design_of_sees_c(cuda):

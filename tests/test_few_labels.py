@@ -19,9 +19,10 @@ from sees_torch import (
 )
 from sees_torch.contributions import mean_variance
 from sees_torch.efficient import efficient_values, label_values, variance
-from sees_torch.few_labels import LabelledError, LabelMix, Story, suggest, suspicion
+from sees_torch.few_labels import LabelledError, LabelMix, suspicion
 from sees_torch.gap import gap_parts, row_values, target_posterior
-from sees_torch.labelling import FEWEST, STRATA, Labelling, strata
+from sees_torch.labelling import FEWEST, STRATA, Labelling, cut, strata
+from sees_torch.suggestions import Story, label_rates, suggest, telling
 from sees_torch.weight_cells import cells_of
 from sees_torch.weights import ConstantWeights
 
@@ -235,7 +236,7 @@ class TestMixing:
         report = estimate_shift(
             **pair.inputs(), method=SEESem(features=pair.features), target_labels=known
         )
-        place = strata(report.source, report.target)[1]
+        place = cut(report.target.asked, report.target.asked, report.target)
         of_row = pd.DataFrame({"stratum": place.numpy()}).groupby(
             [*pair.target.to_numpy().T, *pair.target_proba.T]
         )
@@ -297,6 +298,11 @@ class TestMixing:
         assert both == pytest.approx(by_hand, abs=1e-12)
 
 
+def rates(report):
+    given = report.source, report.target, report.match, report.alternatives
+    return label_rates(*given, "accuracy")[1]
+
+
 class TestSuggestions:
     def test_are_distinct_and_unlabelled(self, told, known):
         for k in (1, 5, 100, 630):
@@ -312,6 +318,25 @@ class TestSuggestions:
 
     def test_end_when_every_row_is_labelled(self, told):
         assert sorted(told.suggest_labels(700)) == sorted(np.flatnonzero(np.arange(700) % 10))
+
+    def test_fall_into_the_strata_that_they_were_suggested_from(self, plain):
+        """At random in each: else the rows of a stratum would not stand for each other."""
+        rate = rates(plain)
+        expected = cut(rate, rate, plain.target)
+        known = np.isin(np.arange(700), plain.suggest_labels(100))
+        report = go(target_labels=some(PAIR.target_labels, known))
+        found = cut(report.target.asked, report.target.asked, report.target)
+        assert found.tolist() == expected.tolist()
+        assert report.target.asked.mean().item() == pytest.approx(1)
+
+    def test_further_ones_count_those_that_are_known(self, plain):
+        """Two rounds of 50 ask about as often in every stratum as one of 100."""
+        first = np.isin(np.arange(700), plain.suggest_labels(50))
+        second = go(target_labels=some(PAIR.target_labels, first)).suggest_labels(50)
+        stratum = cut(rates(plain), rates(plain), plain.target).numpy()
+        both = np.bincount(stratum[np.r_[np.flatnonzero(first), second]], minlength=STRATA)
+        once = np.bincount(stratum[plain.suggest_labels(100)], minlength=STRATA)
+        assert np.abs(both - once).max() <= 5
 
     def test_rows_that_count_nothing_are_left_out(self):
         weight = np.where(np.arange(700) < 350, 2.0, 0.0)
@@ -335,7 +360,7 @@ class TestSuggestions:
     def test_are_mostly_rows_that_the_model_is_unsure_of(self):
         source, target, values, _ = uneven(np.random.default_rng(0))
         spread = (target.posterior[:, 0] * target.posterior[:, 1]).sqrt()
-        rows = suggest(source, target, [unshifted(source, target, values)], 60)
+        rows = suggest(target, telling(target, [unshifted(source, target, values)])[1], 60)
         assert float(spread[rows].mean()) > 1.5 * float(spread.mean())
 
     def test_beat_random_rows(self):
@@ -345,11 +370,10 @@ class TestSuggestions:
         for _ in range(200):
             source, target, values, labels = uneven(rng)
             truth = float(values.target.gather(1, labels[:, None]).mean())
+            here, there = telling(target, [unshifted(source, target, values)])
+            source, target = source.asking(here), target.asking(there)
             errors = []
-            for rows in (
-                suggest(source, target, [unshifted(source, target, values)], 60),
-                torch.tensor(rng.permutation(1000)[:60]),
-            ):
+            for rows in (suggest(target, there, 60), torch.tensor(rng.permutation(1000)[:60])):
                 label(target, rows, labels)
                 error = stratified(source, target, values)
                 errors.append(float(error.value(target.count[None])[0]) - truth)
@@ -429,7 +453,7 @@ class TestLabelsInTables:
         function = KnownWeights(pair.weight_table, pair.features).match(source, target)
         cells = cells_of(function.weight_function, source, target)
         values = row_values(source, target, "accuracy")
-        h = label_values(source, target, cells, values)
+        _, h = label_values(source, target, cells, values)
         posterior = target_posterior(function.weight_function.table(target.rows), target.posterior)
         found = efficient_values(source, target, cells, values)
         smooth = (found.target_part - found.told_part)[0]

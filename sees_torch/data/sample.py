@@ -34,6 +34,8 @@ class Sample:
     """(n,) row multiplicities."""
     notes: tuple[str, ...] = ()
     """What was done to unusual input, in words."""
+    asked: Tensor | None = None
+    """(n,) what a label of each target row like it would tell, as far as is known without any."""
     sampled: bool = False
     """These are sampled rows even where multiplicities are below one: old rows count less."""
 
@@ -90,6 +92,8 @@ class Sample:
         other = copy.copy(self)
         other.rows, other.labels, other.count = self.rows[index], self.labels[index], count
         other.proba, other.posterior = self.proba[index], self.posterior[index]
+        if self.asked is not None:
+            other.asked = self.asked[index]
         return other
 
     def _take(
@@ -120,8 +124,15 @@ class Sample:
         other = copy.copy(self)
         other.proba, other.posterior = self.proba.to(*place), self.posterior.to(*place)
         other.count = self.count.to(*place)
+        other.asked = None if self.asked is None else self.asked.to(*place)
         device = other.proba.device
         other.rows, other.labels = self.rows.to(device), self.labels.to(device)
+        return other
+
+    def asking(self: Own, asked: Tensor) -> Own:
+        """The same rows with what their labels would tell."""
+        other = copy.copy(self)
+        other.asked = asked
         return other
 
     def with_count(self: Own, count: Tensor) -> Own:

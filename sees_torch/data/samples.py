@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -255,6 +256,12 @@ class Target(Sample):
             target.labelled = float(target.count[target.labels >= 0].sum())
         target.notes += treatments(target, source)
         return target
+
+    def without_labels(self) -> Target:
+        """The same rows, no label known."""
+        other = copy.copy(self)
+        other.labels, other.labelled = torch.full_like(self.labels, -1), 0.0
+        return other
 
     def select(self, index: Tensor, count: Tensor) -> Target:
         """Some of the rows, with other multiplicities."""

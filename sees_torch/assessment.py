@@ -217,6 +217,8 @@ def _evidence(
         figures["analytic_error"] = estimate.error
     if estimate.drift:
         figures["drift"] = estimate.drift
+    if estimate.mix is not None and estimate.mix.share:
+        figures["told"] = estimate.mix.share
     if match.choice is not None and match.choice.parts:
         figures["belief"] = match.choice.belief
     resolved = resolution(source, target, match, metric)

@@ -35,7 +35,8 @@ of them up to 1,600."""
 STABLE = 0.5
 """Share of the bootstrap that must choose the same features."""
 MOSTLY = 0.5
-"""Share of an averaged gap that hypotheses must have which name the features that are named."""
+"""Share of an averaged gap that hypotheses must have which name the features that are named, and
+that labelled rows may have alone."""
 UNEXPLAINED = 0.1
 """Share of an averaged gap that no hypothesis explains."""
 UNSEEN, TOO_UNSEEN = 0.05, 0.2
@@ -188,6 +189,8 @@ def _doubt_features(
     choice = match.choice
     if choice is None:
         return
+    if figures.get("told", 0.0) > MOSTLY:
+        doubts.add("the labelled target rows contradict these features, or know more than they do")
     named = choice.share_naming(match.features)
     if named < MOSTLY and not choice.candidate.is_dense:
         doubts.add(

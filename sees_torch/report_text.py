@@ -121,6 +121,11 @@ def _hypothesis_lines(report: ShiftReport) -> list[str]:
     if "drift" in report.diagnostics:
         allowed = _shown(report, report.diagnostics["drift"], "+")
         said.append(f"  added to the average for labels that drift given the features: {allowed}")
+    if "told" in report.diagnostics:
+        said.append(
+            f"  {report.diagnostics['told']:.0%} of the gap is that of the labelled target rows "
+            "alone, under no hypothesis"
+        )
     belief = report.diagnostics.get("belief", 1.0)
     if belief < SURE:
         said.append(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from worlds import drawn_world, exact_world, samples
 
-from experiments.verdict import twin_labels
+from experiments.verdict import library, twin_labels
 from sees_torch import (
     KnownWeights,
     SchemaError,
@@ -533,3 +533,27 @@ class TestSuspicion:
         error = stratified(source, target, values)
         assert float(error.variance(target.count)) < 1e-9
         assert float(error.variance(target.count, floor=1.0)) == pytest.approx(0.21 / 12, rel=0.5)
+
+
+class TestContradiction:
+    def test_labels_that_overrule_the_features_are_said_to(self, tmp_path):
+        """Three of five features shifted: what is named explains the features, not the labels."""
+        pair = library(features=5, shifted=3)(508, 3000)
+        plain = estimate_shift(**pair.inputs(), replicates=0)
+        known = np.full(3000, np.nan)
+        places = plain.suggest_labels(200)
+        known[places] = pair.target_labels[places]
+        report = estimate_shift(**pair.inputs(), replicates=0, target_labels=known)
+        assert abs(plain.gap - pair.population_gap) > 0.06
+        assert abs(report.gap - pair.population_gap) < 0.04
+        assert report.interval[0] < pair.population_gap < report.interval[1]
+        assert report.diagnostics["labelled_rows"] == 200
+        assert report.diagnostics["told"] > 0.5
+        assert report.status == "weak"
+        assert any("labelled target rows contradict" in reason for reason in report.reasons)
+        assert "200 of them labelled" in str(report)
+        assert "of the gap is that of the labelled target rows alone" in str(report)
+        report.save_html(tmp_path / "told.html")
+        page = (tmp_path / "told.html").read_text()
+        assert "estimated with a few target labels" in page
+        assert "The label of 200 target rows was given" in page

@@ -44,7 +44,9 @@ def page(report: ShiftReport, title: str, least: int) -> str:
             tag("h1", title),
             tag(
                 "p",
-                "How a classifier's performance changed, estimated without target labels",
+                "How a classifier's performance changed, estimated "
+                + ("with a few" if "labelled_rows" in report.diagnostics else "without")
+                + " target labels",
                 class_="soft",
             ),
         ),

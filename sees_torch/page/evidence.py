@@ -144,7 +144,11 @@ def _sentences(d: dict[str, float], cells: bool) -> list[str]:
     n, m, effective = d["source_rows"], d["target_rows"], d["effective_rows"]
     said = [f"{count(n)} source rows and {count(m)} target rows were compared."]
     if "labelled_rows" in d:
-        said.append(f"The label of {count(d['labelled_rows'])} target rows was given.")
+        alone = d.get("told", 0.0)
+        said.append(
+            f"The label of {count(d['labelled_rows'])} target rows was given"
+            + (f"; {percent(alone)} of the gap is theirs alone." if alone else ".")
+        )
     if d.get("population"):
         said.append("Multiplicities below one describe populations: there is no sampling error.")
     else:

@@ -257,16 +257,13 @@ class Estimation:
         they were suggested from.
         """
         merged, of_row = self._calibrated(source, target.without_labels())
+        assert of_row is not None
+        both = source.merged, merged
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there is to warn of is said of the labelled one.
-            match = self.method.match(source.merged, merged)
-            report = report_match(
-                source.merged, merged, match, self.method, self.metrics[:1], self.estimator
-            )
-        here, there = label_rates(
-            source.merged, merged, report.match, report.alternatives, self.metrics[0]
-        )
-        assert of_row is not None
+            match = self.method.match(*both)
+            report = report_match(*both, match, self.method, self.metrics[:1], self.estimator)
+        here, there = label_rates(*both, report.match, report.alternatives, self.metrics[0])
         return here, there[of_row.clamp_max(len(merged) - 1)]
 
     def described(self) -> dict[str, Any]:

@@ -46,7 +46,12 @@ def weighted_mean(value: Tensor, count: Tensor) -> Tensor:
     return (value * count).sum(dim=-1) / count.sum(dim=-1)
 
 
+def mean_covariance(value: Tensor, other: Tensor, count: Tensor) -> Tensor:
+    """Covariance of the means of two (..., n) values with multiplicities."""
+    centred, beside = (each - weighted_mean(each, count)[..., None] for each in (value, other))
+    return (centred * beside * count).sum(dim=-1) / count.sum(dim=-1).square()
+
+
 def mean_variance(value: Tensor, count: Tensor) -> Tensor:
     """Variance of the mean of (..., n) values with multiplicities."""
-    centred = value - weighted_mean(value, count)[..., None]
-    return (centred.square() * count).sum(dim=-1) / count.sum(dim=-1).square()
+    return mean_covariance(value, value, count)

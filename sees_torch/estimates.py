@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,32 +25,30 @@ from sees_torch.gap import (
     target_posterior,
 )
 from sees_torch.labelling import Labelling
-from sees_torch.matching import Match, Method, NoShift
+from sees_torch.matching import Match, Method, NoShift, SEESc
 from sees_torch.matching.choice import Choice
-from sees_torch.matching.hidden import FEW_LABELS_HIDDEN, HEDGED_WHOLLY
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import Estimator
-from sees_torch.uncertainty import analytic_error, held_back, label_equivalent
+from sees_torch.matching.selection import STANDARD_ERRORS
+from sees_torch.uncertainty import RowErrors, analytic_error, held_back, label_equivalent
 from sees_torch.weight_cells import cells_of
 
-HEDGED = 5.0
-"""An average whose error is so many times that of a shift of many features with its weights taken
-for known leaves half of itself to such a shift: most of its error is then in weights that the data
-hardly decide, and those of a penalised fit err in another way."""
-MOST_HEDGED, LEAST_HEDGED = 0.5, 0.1
-PRIOR_LABELS = 6.0
+LEAST_HEDGED = 0.1
+"""Hedges that together have a smaller part of the gap are left out."""
+CHOSEN_BY_CHANCE = 2.0
+"""The squared error that an average does not share with a hedge counts so many times beside the
+hedge's: which hypotheses it holds was decided by the same rows."""
+PRIOR_LABELS = 12.0
 """That nothing changed is known before any data as if from so many labelled target rows: gaps are
 seldom large, and an average that is worth no more than that says little."""
-FEW_LABELS_HEDGED = 120.0
-"""The penalty of that shift is the least that leaves the gap worth so many labelled target rows: a
-larger one pulls the gap towards what needs few features, a smaller one leaves it to chance."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A gap, what it was made from, its analytic standard error, and how far to stretch others.
 
-    `drift` is the part of the gap that is allowed for labels that drifted given the features.
+    `drift` is the part of the gap that is allowed for labels that drifted given the features,
+    `rows` what every row adds to the error.
     """
 
     gap: Gap
@@ -58,6 +57,7 @@ class Estimate:
     error: float | None
     stretch: float = 1.0
     drift: float = 0.0
+    rows: RowErrors | None = None
 
 
 def _estimate(
@@ -74,9 +74,9 @@ def _estimate(
     if values is None:
         return Estimate(gap, None, None, None)
     with torch.no_grad():
-        error = analytic_error(source, target, method, match, gap, values)
+        rows = RowErrors.of(source, target, method, match, gap, values)
         stretch = held_back(source, target, match, gap, values)
-    return Estimate(gap, values, None, error, stretch)
+    return Estimate(gap, values, None, rows.error(source, target), stretch, rows=rows)
 
 
 def _point(
@@ -107,7 +107,8 @@ def _average(
     shares = choice.shares(choice.evidence.score())
     drifting = choice.story_shares
     allowed = torch.zeros_like(chosen.gap.target_value)
-    value, square, known = torch.zeros_like(chosen.gap.target_value), 0.0, True
+    value, square = torch.zeros_like(chosen.gap.target_value), 0.0
+    rows: list[tuple[float, RowErrors]] = []
     for place in choice.parts:
         fitted = hypotheses.fit(place)
         one = chosen
@@ -115,15 +116,19 @@ def _average(
             one = _estimate(source, target, fitted, metric, own_estimator(fitted[1]))
         share = shares[place]
         value = value + share * one.gap.target_value
-        known = known and one.error is not None
+        if one.rows is not None:
+            rows.append((float(share), one.rows))
         square += float(share) * (float(one.gap.gap.detach()) ** 2 + (one.error or 0.0) ** 2)
         if place in drifting:
             function = fitted[1].weight_function
             allowed = allowed + drifting[place] * drift(source, target, function, metric)
     square -= float((value - chosen.gap.source_value).detach()) ** 2
-    error = (max(square, 0.0) + float(allowed) ** 2) ** 0.5 if known else None
     gap = replace(chosen.gap, target_value=value + allowed)
-    return replace(chosen, gap=gap, error=error, drift=float(allowed))
+    found = replace(chosen, gap=gap, drift=float(allowed))
+    if not rows:
+        return found
+    error = (max(square, 0.0) + float(allowed) ** 2) ** 0.5
+    return replace(found, error=error, rows=RowErrors.mixed(rows))
 
 
 def _doubted(
@@ -180,31 +185,39 @@ def _told(source: Source, target: Target, hypotheses: Hypotheses, estimate: Esti
 def _hedged(
     source: Source, target: Target, match: Match, choice: Choice, method: Method, metric: Metric
 ) -> Choice:
-    """The choice with the part of shifts of many features in the gap, by the metric's errors."""
+    """The choice with the part of shifts of many features in the gap, by the errors of all.
+
+    The average over few features is hardly biased but may vary much, penalised fits vary less and
+    are pulled: each has a part by the inverse of its expected squared error, less what average and
+    hedge share.
+    """
     if not choice.hedges:
         return choice
-    values = row_values(source, target, metric)
-    assert values is not None
     hypotheses = Hypotheses(source, target, match, method)
     hypotheses.choice = replace(choice, extremes=())
+    average = _point(source, target, hypotheses, metric, own_estimator(match))
+    average = _doubted(source, target, hypotheses, average)
+    assert average.error is not None
+    assert average.rows is not None
+    spread = label_equivalent(source, match, metric, 1.0)
+    behind = choice.lags()
+    worth = {}
     for place in choice.hedges:
-        used, fit = hypotheses.fit(place)
-        gap = estimate_gap(source, target, fit.weight_function, metric, own_estimator(fit))
-        error = analytic_error(source, target, used, fit, gap, values)
-        if label_equivalent(source, fit, metric, error) >= FEW_LABELS_HEDGED:
-            break
-    other = analytic_error(source, target, None, fit, gap, values)
-    plain = _point(source, target, hypotheses, metric, own_estimator(match))
-    averaged = _doubted(source, target, hypotheses, plain).error
-    if averaged is None:
-        return choice
-    undecided = averaged**2 / max(averaged**2 + (HEDGED * other) ** 2, 1e-37)
-    unseen = (FEW_LABELS_HIDDEN - choice.hidden) / (FEW_LABELS_HIDDEN - HEDGED_WHOLLY)
-    resampled, whole = (
-        min(part, MOST_HEDGED) if part >= LEAST_HEDGED else 0.0
-        for part in (undecided, max(undecided, MOST_HEDGED * unseen))
-    )
-    return replace(choice, hedges=(place,), hedge=whole, resampled_hedge=resampled)
+        penalised, fitted = hypotheses.fit(place)
+        assert isinstance(penalised, SEESc)
+        one = _estimate(source, target, (penalised, fitted), metric, own_estimator(fitted))
+        assert one.error is not None
+        assert one.rows is not None
+        shared = max(one.rows.covariance(average.rows, source, target), 0.0)
+        own = CHOSEN_BY_CHANCE * max(average.error**2 - shared, 0.0)
+        apart = float(average.gap.gap - one.gap.gap) ** 2
+        # A penalty pulls as far as 1 / eta labelled rows err, or as the errors leave unexplained.
+        pulled = max(one.error**2 - shared, 0.0) + spread * float(penalised.eta)
+        expected = max(pulled, apart - own, 1e-37)
+        beyond = max(float(behind[place]) - STANDARD_ERRORS, 0.0)
+        worth[place] = math.exp(-(beyond**2) / 2) * own / expected
+    parts = {place: part / (1 + sum(worth.values())) for place, part in worth.items()}
+    return replace(choice, hedges=parts if sum(parts.values()) >= LEAST_HEDGED else {})
 
 
 def _belief(source: Source, hypotheses: Hypotheses, metric: Metric, estimate: Estimate) -> float:
@@ -259,7 +272,7 @@ def point_estimates(
             if estimator == "auto":
                 choice = _hedged(source, target, match, choice, method, by)
             else:  # It belongs to the chosen weights.
-                choice = replace(choice, averaged=(), resampled=(), hedges=(), extremes=())
+                choice = replace(choice, averaged=(), resampled=(), hedges={}, extremes=())
             match = replace(match, choice=choice)
     hypotheses = Hypotheses(source, target, match, method)
 

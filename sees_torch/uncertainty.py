@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from sees_torch.calibration import Calibration
-from sees_torch.contributions import RowValues, mean_variance
+from sees_torch.contributions import GapParts, RowValues, mean_covariance, mean_variance
 from sees_torch.data import Source, Target
-from sees_torch.efficient import FEW_ROWS, variance
+from sees_torch.efficient import FEW_ROWS, FREE_ROWS, efficient_values, variance
 from sees_torch.few_labels import LabelMix
 from sees_torch.gap import Gap, Metric, gap_parts, own_estimator, row_values
 from sees_torch.matching import Match, Method
@@ -32,28 +32,72 @@ from sees_torch.statistics.products import MEMORY
 from sees_torch.weight_cells import cells_of
 
 
+@dataclass(frozen=True)
+class RowErrors:
+    """What every row adds to the error of a gap, given the hypothesis.
+
+    Attributes:
+        source: (n,); target: (m,).
+    """
+
+    source: Tensor
+    target: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        target: Target,
+        method: Method,
+        match: Match,
+        gap: Gap,
+        values: RowValues,
+    ) -> RowErrors:
+        """By itself and, where the method can tell, by moving the weights.
+
+        `eff` holds nothing back here, so its error is sqrt(V); it does not move with the weights.
+        """
+        function = match.weight_function
+        if gap.estimator == "eff":
+            cells = cells_of(function, source, target)
+            parts: GapParts = efficient_values(source, target, cells, values, few_rows=FREE_ROWS)
+            return cls(parts.source_part[0] - values.own, parts.target_part[0])
+        parts = gap_parts(source, target, function, values, gap.estimator)
+        here, there = parts.source_part[0] - values.own, parts.target_part[0]
+        if isinstance(method, Influential):
+            moved = through_weights(source, target, method, match, gap, values)
+            here, there = here + moved[0].to(here), there + moved[1].to(there)
+        return cls(here, there)
+
+    @classmethod
+    def mixed(cls, parts: Sequence[tuple[float, RowErrors]]) -> RowErrors:
+        """Of a mean of gaps, by their shares."""
+        here, there = (torch.zeros_like(each) for each in (parts[0][1].source, parts[0][1].target))
+        for share, each in parts:
+            here, there = here + share * each.source, there + share * each.target
+        return cls(here, there)
+
+    def covariance(self, other: RowErrors, source: Source, target: Target) -> float:
+        """Of the errors of two gaps."""
+        here = mean_covariance(self.source, other.source, source.count)
+        return float(here + mean_covariance(self.target, other.target, target.count))
+
+    def error(self, source: Source, target: Target) -> float:
+        """The standard error of the gap."""
+        return self.covariance(self, source, target) ** 0.5
+
+
 def analytic_error(
     source: Source,
     target: Target,
-    method: Method | None,
+    method: Method,
     match: Match,
     gap: Gap,
     values: RowValues,
 ) -> float:
-    """Standard error of a gap given the hypothesis.
-
-    V for `eff`. Else from what every row adds to the gap, by itself and, where the method can tell,
-    by moving the weights; without a method the weights are taken for known.
-    """
-    function = match.weight_function
-    if gap.estimator == "eff":
-        return variance(source, target, cells_of(function, source, target), values) ** 0.5
-    parts = gap_parts(source, target, function, values, gap.estimator)
-    here, there = parts.source_part[0] - values.own, parts.target_part[0]
-    if isinstance(method, Influential):
-        moved = through_weights(source, target, method, match, gap, values)
-        here, there = here + moved[0].to(here), there + moved[1].to(there)
-    return float(mean_variance(here, source.count) + mean_variance(there, target.count)) ** 0.5
+    """Standard error of a gap given the hypothesis."""
+    with torch.no_grad():
+        return RowErrors.of(source, target, method, match, gap, values).error(source, target)
 
 
 def label_equivalent(source: Source, match: Match, metric: Metric, error: float) -> float:

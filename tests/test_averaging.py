@@ -10,17 +10,17 @@ from worlds import drawn_world, exact_world
 
 from sees_torch import MLLS, Auto, SEESem, estimate_shift
 from sees_torch.alternatives import MOST_BESIDE
-from sees_torch.estimates import HEDGED, LEAST_HEDGED, MOST_HEDGED, PRIOR_LABELS, _hedged
+from sees_torch.estimates import CHOSEN_BY_CHANCE, LEAST_HEDGED, PRIOR_LABELS, _hedged
 from sees_torch.gap import DRIFT, drift, estimate_gap, own_estimator, row_values, target_posterior
 from sees_torch.identifiability import MOSTLY, _doubt_features, _Doubts
 from sees_torch.matching.candidate import COVARIATES, FEATURES, MANY
 from sees_torch.matching.candidates import HIDDEN, ODDS, UNMOVED
-from sees_torch.matching.choice import LEAST_NEW, RULED_OUT
+from sees_torch.matching.choice import LEAST_NEW
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.search import CONTESTED, Search
 from sees_torch.matching.selection import LEAST_GAIN, LEAST_SHARE, TEMPER
 from sees_torch.report_tables import foremost
-from sees_torch.uncertainty import analytic_error, bootstrap, label_equivalent
+from sees_torch.uncertainty import RowErrors, analytic_error, bootstrap
 
 
 def inputs(seed: int, rows: int = 400):
@@ -57,10 +57,9 @@ def resampled(contested):
     return estimate_shift(**inputs(contested[0]), replicates=50)
 
 
-def undecided(choice, hidden: float = math.inf):
-    """The choice before its hedge is known."""
-    many = tuple(p for p, each in enumerate(choice.candidates) if each.rank == MANY)
-    return replace(choice, hedges=many, hedge=0.0, resampled_hedge=0.0, hidden=hidden)
+def undecided(choice):
+    """The choice before the parts of its hedges are known."""
+    return replace(choice, hedges=dict.fromkeys(choice.hedges, 0.0))
 
 
 def separately(choice, place: int, **inputs) -> float:
@@ -107,8 +106,8 @@ class TestAverage:
         mass = masses(choice, choice.evidence.score().tolist(), 400 * 400 / 800)
         total = sum(mass[place] for place in choice.averaged)
         share = {p: (1 - choice.hedge) * mass[p] / total for p in choice.averaged}
-        for place in choice.hedges:
-            share[place] = share.get(place, 0.0) + choice.hedge / len(choice.hedges)
+        for place, part in choice.hedges.items():
+            share[place] = share.get(place, 0.0) + part
         gaps = {place: separately(choice, place, **inputs(seed)) for place in share}
         # Hedges are fitted together, to the tolerance of a comparison.
         mean = sum(share[p] * gaps[p] for p in share)
@@ -118,7 +117,7 @@ class TestAverage:
         choice = contested[1].match.choice
         shares = choice.shares(choice.evidence.score())
         assert float(shares.sum()) == pytest.approx(1)
-        assert float(replace(choice, hedge=0.0).shares(choice.evidence.score()).max()) < 1
+        assert float(replace(choice, hedges={}).shares(choice.evidence.score()).max()) < 1
         assert float(shares[list(choice.averaged)].min()) >= (1 - choice.hedge) * LEAST_SHARE
         assert tuple(shares.nonzero().squeeze(1).tolist()) == choice.parts
 
@@ -193,84 +192,104 @@ class TestAverage:
 class TestHedge:
     """Where the data hardly decide the weights, shifts of many features share the gap."""
 
-    @pytest.mark.parametrize("hidden", [math.inf, 380.0, 340.0, 100.0])
-    def test_goes_by_the_errors_of_both_and_by_what_may_hide(self, contested, monkeypatch, hidden):
-        monkeypatch.setattr("sees_torch.estimates.HEDGED", HEDGED / 2)  # So that it counts here.
-        _, report = contested
+    @staticmethod
+    def by_hand(report, choice):
+        """Parts of the hedges, and of each whether its pull is read off the distance."""
         both = report.source, report.target
-        choice = undecided(report.match.choice, hidden)
+        values = row_values(*both, "accuracy")
         shares = choice.shares(choice.evidence.score()).tolist()
         behind = Hypotheses(*both, report.match, Auto())
 
-        def moments(place, known=False):
+        def known(place):
             method, fitted = behind.fit(place)
             gap = estimate_gap(*both, fitted.weight_function, "accuracy", own_estimator(fitted))
-            values = row_values(*both, "accuracy")
-            error = analytic_error(*both, None if known else method, fitted, gap, values)
+            rows = RowErrors.of(*both, method, fitted, gap, values)
+            error = rows.error(*both)
             if choice.candidates[place].words == "nothing":  # As uncertain as labels only.
                 alone = replace(gap, estimator="eff")
                 error = analytic_error(*both, *behind.uncertain(place), alone, values)
-            return float(gap.gap), error
+            return float(gap.gap), error, rows
 
-        found = [(shares[place], *moments(place)) for place in choice.averaged]
-        mean = sum(share * gap for share, gap, _ in found)
-        square = sum(share * ((gap - mean) ** 2 + error**2) for share, gap, error in found)
-        hedged = _hedged(*both, report.match, choice, Auto(), "accuracy")
-        (place,) = hedged.hedges
-        # With the weights of many features taken for known.
-        part = square / (square + (HEDGED / 2 * moments(place, True)[1]) ** 2)
-        assert LEAST_HEDGED < part < 0.3
-        wanted = {math.inf: part, 380.0: part, 340.0: 0.3, 100.0: MOST_HEDGED}
-        assert hedged.hedge == pytest.approx(wanted[hidden], rel=1e-9)
-        assert hedged.resampled_hedge == pytest.approx(part, rel=1e-9)
+        found = [(shares[place], *known(place)) for place in choice.averaged]
+        mean = sum(share * gap for share, gap, *_ in found)
+        square = sum(s * ((gap - mean) ** 2 + error**2) for s, gap, error, _ in found)
+        mixed = RowErrors.mixed([(share, rows) for share, *_, rows in found])
+        right = (report.source.predictions == report.source.labels).double()
+        mean_right = (report.weights * right).sum() / report.weights.sum()
+        spread = float(mean_right * (1 - mean_right))
+        score, errors = choice.evidence.score(), choice.evidence.standard_errors
+        best = int(score.argmax())
+        worth, far = {}, []
+        for place in choice.hedges:
+            gap, error, rows = known(place)
+            shared = rows.covariance(mixed, *both)
+            pull = spread * choice.candidates[place].method.eta
+            own = CHOSEN_BY_CHANCE * (square - shared)
+            apart = (gap - mean) ** 2 - own
+            far.append(apart > error**2 - shared + pull)
+            behind_best = (score[best] - score[place]) / errors[best, place] if place != best else 0
+            lag = max(float(behind_best) - 1.5, 0.0)
+            expected = max(error**2 - shared + pull, apart)
+            worth[place] = own / expected * math.exp(-(lag**2) / 2)
+        return {place: w / (1 + sum(worth.values())) for place, w in worth.items()}, far
 
-    @pytest.mark.parametrize(("worth", "penalty"), [(0.0, 0), (math.inf, 2), (None, 1)])
-    def test_has_the_least_penalty_that_leaves_the_gap_worth_something(
-        self, contested, monkeypatch, worth, penalty
+    @pytest.mark.parametrize("apart", [False, True])
+    def test_each_goes_by_its_expected_error_beside_the_average(
+        self, contested, clear, monkeypatch, apart
     ):
+        """Where they are far apart, the distance says how far a penalty pulls."""
+        monkeypatch.setattr("sees_torch.estimates.LEAST_HEDGED", 0.0)
+        report = clear if apart else contested[1]
+        both, choice = (report.source, report.target), undecided(report.match.choice)
+        if apart:  # Of a clear shift, as if nothing had moved.
+            assert choice.candidates[0].words == "nothing"
+            choice = replace(choice, averaged=(0,)).completed()
+        found = _hedged(*both, report.match, choice, Auto(), "accuracy")
+        wanted, far = self.by_hand(report, choice)
+        assert found.hedges == pytest.approx(wanted, rel=1e-6)
+        assert found.hedge == pytest.approx(sum(wanted.values()))
+        assert all(far) == apart == any(far)
+
+    def test_those_behind_have_less(self, contested, monkeypatch):
+        monkeypatch.setattr("sees_torch.estimates.LEAST_HEDGED", 0.0)
         _, report = contested
-        both = report.source, report.target
-        choice = undecided(report.match.choice)
-        if worth is None:  # Between what the first and the second leave.
-            behind, found = Hypotheses(*both, report.match, Auto()), []
+        both, choice = (report.source, report.target), undecided(report.match.choice)
+        parts = []
+        for errors_behind in (0.0, 1.5, 2.5, 5.0):
+            score, errors = choice.evidence.score(), choice.evidence.standard_errors
+            best, cost = int(score.argmax()), choice.evidence.cost.clone()
             for place in choice.hedges:
-                method, fitted = behind.fit(place)
-                gap = estimate_gap(*both, fitted.weight_function, "accuracy", own_estimator(fitted))
-                error = analytic_error(*both, method, fitted, gap, row_values(*both, "accuracy"))
-                found.append(label_equivalent(report.source, fitted, "accuracy", error))
-            assert found == sorted(found)
-            worth = (found[0] + found[1]) / 2
-        monkeypatch.setattr("sees_torch.estimates.FEW_LABELS_HEDGED", worth)
-        hedged = _hedged(*both, report.match, choice, Auto(), "accuracy")
-        assert hedged.hedges == (choice.hedges[penalty],)
-        etas = [choice.candidates[place].method.eta for place in choice.hedges]
-        assert etas == sorted(etas)
+                cost[place] += score[place] - score[best] + errors_behind * errors[best, place]
+            later = replace(choice, evidence=replace(choice.evidence, cost=cost))
+            found = _hedged(*both, report.match, later, Auto(), "accuracy")
+            assert found.hedges == pytest.approx(self.by_hand(report, later)[0], rel=1e-6)
+            parts.append(found.hedge)
+        assert parts[0] == pytest.approx(parts[1])  # As near as what would be chosen.
+        assert parts[1] > parts[2] > parts[3]
+        assert parts[3] < 0.01
+
+    def test_a_small_part_is_left_out(self, contested, monkeypatch):
+        _, report = contested
+        both, choice = (report.source, report.target), undecided(report.match.choice)
+        part = report.match.choice.hedge
+        assert part >= LEAST_HEDGED
+        monkeypatch.setattr("sees_torch.estimates.LEAST_HEDGED", part + 1e-6)
+        assert _hedged(*both, report.match, choice, Auto(), "accuracy").hedges == {}
 
     def test_is_taken_from_all(self, contested):
         choice = contested[1].match.choice
         score = choice.evidence.score()
-        (place,) = choice.hedges
-        assert choice.candidates[place].rank == MANY
-        plain = replace(choice, hedge=0.0).shares(score)
+        plain = replace(choice, hedges={}).shares(score)
         shares = choice.shares(score.expand(3, -1))
         wanted = plain * (1 - choice.hedge)
-        wanted[place] += choice.hedge
+        for place, part in choice.hedges.items():
+            assert choice.candidates[place].rank == MANY
+            wanted[place] += part
         torch.testing.assert_close(shares, wanted.repeat(3, 1))
         assert shares.sum(dim=1).tolist() == pytest.approx([1, 1, 1])
 
     def test_a_clear_answer_whose_weights_are_known_well_has_none(self, clear):
         assert clear.match.choice.hedge == 0
-
-    def test_what_the_data_rule_out_is_no_hedge(self, contested):
-        choice = undecided(contested[1].match.choice)
-        far = choice.evidence.cost.clone()
-        errors = choice.evidence.standard_errors
-        best = int(choice.evidence.score().argmax())
-        far[list(choice.hedges)] += 1.01 * RULED_OUT * errors[best, list(choice.hedges)]
-        far[list(choice.hedges)] += choice.evidence.score()[list(choice.hedges)].max()
-        worse = replace(choice, evidence=replace(choice.evidence, cost=far))
-        assert worse.completed().hedges == ()
-        assert choice.completed().hedges == choice.hedges
 
     def test_nothing_is_one_where_they_were_not_fitted(self, contested):
         choice = contested[1].match.choice
@@ -284,26 +303,27 @@ class TestHedge:
                 on_target=choice.evidence.on_target[few],
                 cost=choice.evidence.cost[few],
             ),
-            hedges=(),
-            hedge=0.0,
+            hedges={},
         )
         assert without.completed() is without
+        assert replace(choice, hedges={}).completed().hedges == undecided(choice).hedges
 
     def test_does_not_change_whose_name_the_average_bears(self, contested):
         choice = contested[1].match.choice
         for candidate in choice.candidates:
             named = choice.share_naming(candidate.features)
-            assert named == replace(choice, hedge=0.0).share_naming(candidate.features)
+            assert named == replace(choice, hedges={}).share_naming(candidate.features)
 
-    def test_has_all_or_nothing_of_a_resample(self, contested):
-        choice = replace(contested[1].match.choice, hedge=0.3, resampled_hedge=0.3)
+    def test_one_has_all_of_a_resample_or_none(self, contested):
+        choice = contested[1].match.choice
+        one, other, _ = choice.hedges
+        choice = replace(choice, hedges={one: 0.3, other: 0.2})
         score = choice.evidence.score()
-        luck = torch.tensor([[0.0, 0.5], [1.01 * choice.hedge, 0.5]])
-        hedged, plain = choice.resampled_shares(score.repeat(2, 1), luck)
-        assert hedged[list(choice.hedges)].tolist() == [1]
-        torch.testing.assert_close(plain, replace(choice, hedge=0.0).shares(score))
-        mean = choice.hedge * hedged + (1 - choice.hedge) * plain
-        torch.testing.assert_close(mean, choice.shares(score))
+        luck = torch.tensor([[0.0, 0.5], [0.29, 0.5], [0.3, 0.5], [0.49, 0.5], [0.5, 0.5]])
+        first, again, second, also, plain = choice.resampled_shares(score.repeat(5, 1), luck)
+        assert first[one] == again[one] == second[other] == also[other] == 1
+        torch.testing.assert_close(plain, replace(choice, hedges={}).shares(score))
+        torch.testing.assert_close(0.3 * first + 0.2 * second + 0.5 * plain, choice.shares(score))
 
     def test_of_a_metric_that_is_no_mean_goes_by_accuracy(self, contested):
         seed, report = contested
@@ -502,8 +522,8 @@ class TestDrift:
 class TestBelief:
     """An average that is worth a few labelled rows is mostly taken for chance."""
 
-    def test_is_that_of_a_mean_with_six_rows_more_without_change(self, contested):
-        """The posterior mean of a rate's change, known from so many rows, six of them without."""
+    def test_is_that_of_a_mean_with_a_dozen_rows_more_without_change(self, contested):
+        """The posterior mean of a rate's change, known from so many rows and twelve without."""
         report = contested[1]
         worth = report.diagnostics["label_equivalent"]
         assert report.match.choice.belief == pytest.approx(worth / (worth + PRIOR_LABELS))
@@ -574,7 +594,7 @@ class TestVerdict:
         choice = report.match.choice
         nothing = next(i for i, c in enumerate(choice.candidates) if c.words == "nothing")
         assert choice.behind_silent == 0
-        other = replace(choice, chosen=nothing, averaged=(), hedges=(), silent=(choice.chosen,))
+        other = replace(choice, chosen=nothing, averaged=(), hedges={}, silent=(choice.chosen,))
         score, errors = choice.evidence.score(), choice.evidence.standard_errors
         ahead = (score[choice.chosen] - score[nothing]) / errors[choice.chosen, nothing]
         assert other.behind_silent == pytest.approx(float(ahead))
@@ -639,17 +659,17 @@ class TestShown:
 
     def test_the_page_says_what_is_hedged(self, contested, tmp_path):
         report = contested[1]
-        plain = replace(report.match.choice, hedge=0.0)
+        plain = replace(report.match.choice, hedges={})
         for choice, said in ((report.match.choice, True), (plain, False)):
             path = tmp_path / f"{said}.html"
             replace(report, match=replace(report.match, choice=choice)).save_html(path)
-            assert ("left to a shift of many features whatever" in path.read_text()) == said
+            assert ("is that of penalised shifts of many features" in path.read_text()) == said
 
     def test_penalties_of_one_hypothesis_are_no_others(self, contested):
         choice = contested[1].match.choice
         many = tuple(p for p, each in enumerate(choice.candidates) if each.rank == MANY)
         assert len(many) > 1
-        plain = replace(choice, hedge=0.0)
+        plain = replace(choice, hedges={})
         assert replace(plain, averaged=many).stories == 1
         assert replace(choice, averaged=many, chosen=many[0]).stories == 0
         assert replace(plain, averaged=()).stories == 0
@@ -661,7 +681,7 @@ class TestShown:
         other = next(place for place in choice.averaged if place != choice.chosen)
         alone = replace(
             report,
-            match=replace(report.match, choice=replace(choice, averaged=(other,), hedge=0.0)),
+            match=replace(report.match, choice=replace(choice, averaged=(other,), hedges={})),
             alternatives=tuple(
                 replace(each, share=float(each.place == other)) for each in report.alternatives
             ),
@@ -722,7 +742,7 @@ class TestOdds:
     def test_evidence_counts_less_where_no_hypothesis_explains_the_data(
         self, contested, dispersion
     ):
-        choice = replace(contested[1].match.choice, dispersion=dispersion, hedge=0.0)
+        choice = replace(contested[1].match.choice, dispersion=dispersion, hedges={})
         score = choice.evidence.score()
         mass = torch.tensor(masses(choice, score.tolist(), 400 * 400 / 800), dtype=torch.float64)
         members = list(choice.averaged)
@@ -733,7 +753,7 @@ class TestOdds:
     def test_a_feature_that_adds_nothing_leaves_the_average_as_it_was(self, contested):
         choice = contested[1].match.choice
         score = choice.evidence.score()
-        everything = replace(choice, averaged=tuple(range(len(choice.candidates))), hedge=0.0)
+        everything = replace(choice, averaged=tuple(range(len(choice.candidates))), hedges={})
         idle = [
             place
             for place, candidate in enumerate(choice.candidates)

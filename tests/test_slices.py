@@ -91,7 +91,7 @@ def test_slices_are_averaged_where_the_report_is():
     choice = report.match.choice
     assert len(choice.parts) > 1
     shares = choice.shares(choice.evidence.score())
-    alone_choice = replace(choice, averaged=(), hedge=0.0, extremes=(), belief=1.0)
+    alone_choice = replace(choice, averaged=(), hedges={}, extremes=(), belief=1.0)
     value, square = 0.0, 0.0
     for place in choice.parts:
         match = choice.fitted[place]

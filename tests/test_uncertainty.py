@@ -8,10 +8,16 @@ from worlds import drawn_world, exact_world, samples
 from sees_torch import KLIEP, MLLS, KnownWeights, SEESc, SEESd, SEESem, SeesError, estimate_shift
 from sees_torch.calibration import Calibration, _Folds, _minimum, fold_shares
 from sees_torch.contributions import mean_variance
-from sees_torch.gap import estimate_gap, row_values
+from sees_torch.gap import estimate_gap, own_estimator, row_values
 from sees_torch.matching.hypotheses import Hypotheses
 from sees_torch.matching.match import quietly
-from sees_torch.uncertainty import Replicates, analytic_error, bootstrap, normal_interval
+from sees_torch.uncertainty import (
+    Replicates,
+    RowErrors,
+    analytic_error,
+    bootstrap,
+    normal_interval,
+)
 
 KNOWN = SEESem(features=("x0",), shrinkage=10.0)
 PAIR = drawn_world(1, 1200, 1000, features=5)
@@ -261,14 +267,41 @@ class TestAnalytic:
         assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(1, abs=slack)
         assert np.sqrt(np.mean(np.square(known))) > 1.2  # The weights have errors too.
 
+    @pytest.mark.parametrize("worlds", [40, pytest.param(150, marks=pytest.mark.slow)])
+    def test_two_gaps_of_the_same_rows_differ_by_as_much_as_new_samples_do(self, worlds):
+        """What their errors have in common is known: to 2.5 standard errors of a variance."""
+        methods, ratios, apart = (SEESem(features=("x0",)), SEESc(eta=0.01)), [], []
+        for seed in range(worlds):
+            pair = drawn_world(seed, 800, 800, features=6)
+            source, target = samples(pair)
+            values = row_values(source, target, "accuracy")
+            gaps, rows = [], []
+            for method in methods:
+                match = quietly(method, source, target)
+                function, own = match.weight_function, own_estimator(match)
+                gap = estimate_gap(source, target, function, "accuracy", own)
+                gaps.append(float(gap.gap))
+                rows.append(RowErrors.of(source, target, method, match, gap, values))
+            difference = RowErrors.mixed([(1.0, rows[0]), (-1.0, rows[1])])
+            first, second = (each.error(source, target) ** 2 for each in rows)
+            shared = rows[0].covariance(rows[1], source, target)
+            variance = difference.error(source, target) ** 2
+            assert variance == pytest.approx(first + second - 2 * shared, rel=1e-9)
+            assert shared > 0
+            ratios.append((gaps[0] - gaps[1]) ** 2 / variance)
+            apart.append((gaps[0] - gaps[1]) ** 2 / (first + second))
+        assert np.mean(ratios) == pytest.approx(1, abs=2.5 * (2 / worlds) ** 0.5)
+        assert np.mean(apart) < 0.6  # As much is not to be had from errors that share nothing.
+
     def test_weighted_estimators_by_hand(self):
         pair = drawn_world(2, 400, 300, features=3)
         source, target = samples(pair)
-        match = KnownWeights(pair.weight_table, pair.features).match(source, target)
+        known = KnownWeights(pair.weight_table, pair.features)
+        match = known.match(source, target)
         values = row_values(source, target, "accuracy")
         own, w = values.own.numpy(), pair.weights
         gap = estimate_gap(source, target, match.weight_function, "accuracy", "ipw")
-        error = analytic_error(source, target, None, match, gap, values)
+        error = analytic_error(source, target, known, match, gap, values)
         assert error == pytest.approx(((w - 1) * own).std() / 20, rel=1e-9)
 
     def test_the_variance_of_a_mean_counts_multiplicities(self):

@@ -28,7 +28,7 @@ class Auto(Parameters):
     hypotheses is chosen. The choice says which features moved. The gap is an average over all
     hypotheses, each by its odds given the data beyond those of its special cases, since a number
     need not wait for the certainty that a name takes. Where the data hardly decide their weights
-    the last one has up to half of it; what none explains is the mean of labels only, covariates
+    the last one shares it by its errors; what none explains is the mean of labels only, covariates
     only and the last one, with an allowance for labels that drift given the features; what is
     known no better than from a few labelled rows is mostly taken for chance. There is no average if
     nothing shifted, less than 0.7 standard errors behind the best, with every feature explained and

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 LEAST_NEW = 1e-3
 """A hypothesis that explains no more than a special case of it counts by so much, not by nothing:
 in a resample none of those that are averaged may explain more."""
-RULED_OUT = 3.0
-"""Standard errors behind the best from which on a hypothesis is not to be reckoned with."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,8 @@ class Choice:
             chosen one alone.
         resampled: the same for resamples, where the chosen one alone has a share that counts:
             it and others that would have one in some resamples; empty to choose anew in each.
-        hedges: positions of shifts of many features that may share the gap whatever their odds,
-            least penalty first; the one that does, once its part is known.
-        hedge: its part in the gap; resampled_hedge: the part of the resamples that it has all of.
-            What may hide adds to the first alone: intervals cover without.
-        hidden: labelled rows that the gap would be worth had a feature shifted that could hide;
-            infinite if none could.
+        hedges: parts in the gap, by position, of shifts of many features whatever their odds; 0
+            before they are known.
         belief: part of an averaged gap that is taken for a change; the rest is prior knowledge
             that gaps are seldom large.
         extremes: positions by story, of the simplest stories that allow for all features; where no
@@ -68,10 +61,7 @@ class Choice:
     chosen: int
     averaged: tuple[int, ...] = ()
     resampled: tuple[int, ...] = ()
-    hedges: tuple[int, ...] = ()
-    hedge: float = 0.0
-    resampled_hedge: float = 0.0
-    hidden: float = math.inf
+    hedges: Mapping[int, float] = field(default_factory=dict)
     belief: float = 1.0
     extremes: tuple[tuple[int, ...], ...] = ()
     silent: tuple[int, ...] = ()
@@ -97,13 +87,18 @@ class Choice:
         return self.candidates[self.chosen]
 
     @property
+    def hedge(self) -> float:
+        """Part of the hedges in the gap, all together."""
+        return sum(self.hedges.values())
+
+    @property
     def parts(self) -> tuple[int, ...]:
         """Positions of all that have a share in the gap, in order; none if it is the chosen one's.
 
         Some may say the same, under another penalty.
         """
         others = {place for story in self.extremes for place in story}
-        others |= set(self.hedges) if self.hedge else set()
+        others |= {place for place, part in self.hedges.items() if part}
         if not self.averaged and not others:
             return ()
         return tuple(sorted({*(self.averaged or (self.chosen,)), *others}))
@@ -145,7 +140,13 @@ class Choice:
     @property
     def behind(self) -> Tensor:
         """(H,) how far each is behind the best that could be chosen, in standard errors."""
-        score = torch.where(self.eligible, self.evidence.score(), -torch.inf)
+        return self._behind(torch.where(self.eligible, self.evidence.score(), -torch.inf))
+
+    def lags(self) -> Tensor:
+        """(H,) how far each is behind the best of all, in standard errors."""
+        return self._behind(self.evidence.score())
+
+    def _behind(self, score: Tensor) -> Tensor:
         best = int(score.argmax())
         error = self.evidence.standard_errors[best]
         return ((score[best] - score) / error.clamp_min(1e-37)).where(score < score[best], 0.0)
@@ -158,8 +159,8 @@ class Choice:
     def shares(self, score: Tensor) -> Tensor:
         """(..., H) share of every hypothesis in the gap, by scores (..., H)."""
         shares = self._by_odds(score, self.averaged or (self.chosen,)) * (1 - self.hedge)
-        if self.hedge:
-            shares[..., self.hedges[0]] += self.hedge
+        for place, part in self.hedges.items():
+            shares[..., place] += part
         shares = shares * (1 - self.unexplained)
         for place, share in self.story_shares.items():
             shares[..., place] += share
@@ -174,14 +175,17 @@ class Choice:
     def resampled_shares(self, score: Tensor, luck: Tensor) -> Tensor:
         """(B, H) the same in resamples, by scores (B, H) and luck (B, 2) between 0 and 1.
 
-        In each, one of the simplest stories has all of what no hypothesis explains, and the hedge
-        has all or nothing of the rest: they need not hold in part, one of them may hold alone.
+        In each, one of the simplest stories has all of what no hypothesis explains, and the average
+        or one of its hedges all of the rest: they need not hold in part, one may hold alone.
         """
         shares = self._by_odds(score, self.averaged or self.resampled or (self.chosen,))
-        if self.resampled_hedge:
-            hedged = torch.zeros_like(shares[0])
-            hedged[self.hedges[0]] = 1.0
-            shares = torch.where(luck[:, :1] < self.resampled_hedge, hedged, shares)
+        before = 0.0
+        for place, part in self.hedges.items():
+            alone = torch.zeros_like(shares[0])
+            alone[place] = 1.0
+            holds = (before <= luck[:, :1]) & (luck[:, :1] < before + part)
+            shares = torch.where(holds, alone, shares)
+            before += part
         shares = shares * (1 - self.unexplained)
         for place, members in enumerate(self.extremes):
             holds = (luck[:, 1] * len(self.extremes)).floor() == place
@@ -196,21 +200,17 @@ class Choice:
 
     def completed(self) -> Choice:
         """With the shifts of many features that may hedge, and the simplest stories, if fitted."""
-        many = [place for place, each in enumerate(self.candidates) if each.rank == MANY]
+        many = tuple(p for p, each in enumerate(self.candidates) if each.rank == MANY)
         if not many:
             return self
-        score = self.evidence.score()
-        best = int(score.argmax())
-        behind = score[best] - score[many]
-        near = bool((behind <= RULED_OUT * self.evidence.standard_errors[best, many]).any())
-        found = replace(self, hedges=tuple(many) if near else ())
+        found = replace(self, hedges=dict.fromkeys(many, 0.0))
         if self.dispersion <= 1:
             return found
         alone = [
             next(p for p, each in enumerate(self.candidates) if each.rank == rank)
             for rank in (FEATURES, COVARIATES)
         ]
-        return replace(found, extremes=(*((place,) for place in alone), tuple(many)))
+        return replace(found, extremes=(*((place,) for place in alone), many))
 
     def share_naming(self, features: tuple[int, ...]) -> float:
         """Share, in the average, of hypotheses that name these features, others beside them or not.

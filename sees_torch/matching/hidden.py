@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from torch.nn.functional import one_hot
@@ -11,7 +10,7 @@ from sees_torch.contributions import RowValues
 from sees_torch.data import Source, Target
 from sees_torch.data.samples import is_population
 from sees_torch.efficient import variance, worst_condition
-from sees_torch.matching.choice import RULED_OUT, Choice
+from sees_torch.matching.choice import Choice
 from sees_torch.matching.match import Match
 from sees_torch.weight_cells import cells_of
 
@@ -20,8 +19,8 @@ MANY_ROWS = 50_000
 FEW_LABELS_HIDDEN = 400.0
 """A shift may hide if the gap would then be worth fewer labelled target rows. With 500, where the
 verdict begins to doubt, intervals are too wide where nothing shifted."""
-HEDGED_WHOLLY = 300.0
-"""And from so few on the average takes a shift for hidden: it is hedged as far as it ever is."""
+RULED_OUT = 3.0
+"""Standard errors behind the best from which on a feature's shift is not to be reckoned with."""
 HOPELESS = 1000.0
 """Condition of a cell's system beyond which the gap cannot be estimated from it."""
 
@@ -66,20 +65,14 @@ def worst_hidden(
     return max(found, default=None)
 
 
-def worth_hidden(
-    source: Source, target: Target, choice: Choice, fit: Callable[[int], Match]
-) -> float:
-    """Labelled rows that accuracy would be worth had the worst feature shifted with the label.
-
-    Infinite where no shift may hide.
-    """
+def may_hide(source: Source, target: Target, choice: Choice, fit: Callable[[int], Match]) -> bool:
+    """Accuracy would be worth few labelled rows had the worst feature shifted with the label."""
     values = accuracy_values(source, target)
     worst = worst_hidden(source, target, choice, fit, values)
     if worst is None:
-        return math.inf
+        return False
     right = float(source.mean(values.own))
-    worth = right * (1 - right) / max(worst[0] ** 2, 1e-37)
-    return worth if worth < FEW_LABELS_HIDDEN else math.inf
+    return right * (1 - right) < FEW_LABELS_HIDDEN * worst[0] ** 2
 
 
 def accuracy_values(source: Source, target: Target) -> RowValues:

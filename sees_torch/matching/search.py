@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +20,7 @@ from sees_torch.matching.candidate import COVARIATES, FEATURES, MOST_FEATURES, N
 from sees_torch.matching.cells import CellWeights, fit_cells, fit_shares
 from sees_torch.matching.choice import Choice
 from sees_torch.matching.dense_path import dense_path
-from sees_torch.matching.hidden import HOPELESS, worth_hidden
+from sees_torch.matching.hidden import HOPELESS, may_hide
 from sees_torch.matching.match import Match, quietly
 from sees_torch.matching.penalised import MOST_UNKNOWNS
 from sees_torch.matching.sees_em import (
@@ -76,7 +75,6 @@ class Search:
         self.ratios: list[Ratios] = []
         self.fitted: dict[int, Match] = {}
         self._compared: Evidence | None = None
-        self._hidden = math.inf
 
     def add_nothing(self) -> None:
         here, there = (torch.ones_like(each.count)[None] for each in (self.source, self.target))
@@ -155,8 +153,7 @@ class Search:
 
     def doubt_nothing(self) -> bool:
         """Whether a shift may hide; "nothing shifted" then has lower odds."""
-        self._hidden = worth_hidden(self.source, self.target, self._choice(), self._fit)
-        hidden = math.isfinite(self._hidden)
+        hidden = may_hide(self.source, self.target, self._choice(), self._fit)
         if hidden:
             self.candidates[0] = candidates.nothing(candidates.HIDDEN)
         return hidden
@@ -242,7 +239,7 @@ class Search:
             choice = Choice.make(choice.candidates, choice.evidence, eligible)
             match = self._match(choice)
         if dispersion is not None:
-            choice = self._averaged(replace(choice, dispersion=dispersion, hidden=self._hidden))
+            choice = self._averaged(replace(choice, dispersion=dispersion))
         choice = replace(choice, fitted=dict(self.fitted))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # What there was to warn of has been said.

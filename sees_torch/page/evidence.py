@@ -100,8 +100,8 @@ def _averaged(report: ShiftReport) -> str:
     if choice.hedge:
         part = (1 - choice.unexplained) * choice.hedge
         said += (
-            f" Of it, {part:.0%} is left to a shift of many features whatever the evidence: the "
-            "data hardly decide the weights of the others."
+            f" Of it, {part:.0%} is that of penalised shifts of many features, which vary less: "
+            "the data hardly decide the weights of the others."
         )
     if choice.unexplained:
         said += (

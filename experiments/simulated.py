@@ -255,6 +255,7 @@ def main() -> None:
     parser.add_argument("--table", nargs="+", default=["bankchurn", "credit", "case_study"])
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--draws", type=int, default=40)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first draw")
     parser.add_argument(
         "--order", default="split-first", choices=["split-first", "classifier-first", "draw-first"]
     )
@@ -278,7 +279,8 @@ def main() -> None:
         finished = pd.read_csv(options.out)[keys].drop_duplicates()
         done = set(finished.itertuples(index=False, name=None))
     fixed = (options.rows, options.order, options.depth)
-    wanted = [(name, *fixed, seed) for name in options.table for seed in range(options.draws)]
+    seeds = range(options.first, options.first + options.draws)
+    wanted = [(name, *fixed, seed) for name in options.table for seed in seeds]
     todo = [key for key in wanted if key not in done]
     fixed_too = options.data, options.only, options.calibrate
     work = (delayed(draw)(name, *fixed_too, *settings) for name, *settings in todo)
